@@ -1,0 +1,26 @@
+"""The methods. Each is a dataclass of hyper-parameters with one method, `round`, that reads like its paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from polyfed.fleet import Door
+from polyfed.problem import Problem
+from polyfed.registry import Registry
+
+State = dict[str, Any]  # a tree of tensors, so that a checkpoint needs no help; 'x' and 'buffers' are the model
+Diagnostics = Mapping[str, Tensor | float | int | str | Mapping[str, Any]]
+
+
+class Algorithm(Protocol):
+    """init gives the first state, round t = 1, 2, ... the next one and what is worth logging."""
+
+    def init(self, problem: Problem) -> State: ...
+
+    def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]: ...
+
+
+algorithms: Registry[type[Any]] = Registry("algorithm", __name__)

@@ -1,0 +1,96 @@
+"""What the neural methods share: how a client trains, step sizes that change, weights over who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from polyfed.fleet import Fleet
+from polyfed.messages import Option
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+STRICT = ConfigDict(extra="forbid", strict=False)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class StepDecay:
+    """start * decay^floor((t - 1) / every)."""
+
+    start: Positive
+    decay: Annotated[float, Field(gt=0, le=1)]
+    every: Annotated[int, Field(ge=1)] = 1
+
+    def at(self, t: int) -> float:
+        return self.start * float(self.decay ** ((t - 1) // self.every))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class InverseDecay:
+    """beta / (t + gamma)."""
+
+    beta: Positive
+    gamma: NotNegative = 0.0
+
+    def at(self, t: int) -> float:
+        return self.beta / (t + self.gamma)
+
+
+Rate = Positive | StepDecay | InverseDecay
+
+
+def at(rate: Rate, t: int) -> float:
+    """A step size in round t, constant or scheduled."""
+    return rate if isinstance(rate, float | int) else rate.at(t)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LocalTraining:
+    """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full), optimizer."""
+
+    lr: Rate = 0.1
+    local_steps: Annotated[int, Field(ge=0)] = 10
+    local_epochs: Annotated[int, Field(ge=0)] = 0
+    batch_size: Annotated[int, Field(ge=0)] = 32
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weighting_by: Literal["uniform", "size"] = "uniform"
+
+    def __post_init__(self) -> None:
+        if not self.local_steps and not self.local_epochs:
+            raise ValueError("local_steps or local_epochs should be at least 1. Found 0 for both.")
+
+    def local(self, t: int) -> dict[str, Option]:
+        """The options of a request for local work in round t; epochs, when given, replace steps."""
+        return {
+            "lr": at(self.lr, t),
+            "steps": 0 if self.local_epochs else self.local_steps,
+            "epochs": self.local_epochs,
+            "batch_size": self.batch_size,
+            "optimizer": self.optimizer,
+            "momentum": self.momentum,
+            "weight": self.weighting_by,
+        }
+
+    def shares(self, cohort: Sequence[int], fleet: Fleet) -> NDArray[np.float64]:
+        """a_i of every client asked: 1, or its number of examples."""
+        n = fleet.examples[np.asarray(cohort)].astype(float)
+        return n if self.weighting_by == "size" else np.ones_like(n)
+
+
+def spread(lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """omega_s = lambda_s W / W_s: what a client multiplies f_s by, so that the mean over all clients of their weighted
+    objectives is sum_s lambda_s times the mean over those who hold s (W sums a over all, W_s over the holders).
+
+    An objective nobody holds has weight 0, and the others share what it had.
+    """
+    W_s = a @ holds
+    lam = np.where(W_s > 0, lam, 0.0)
+    total = lam.sum()
+    lam = lam / total if total > 0 else lam
+    return np.divide(lam * a.sum(), W_s, out=np.zeros_like(lam), where=W_s > 0)

@@ -1,0 +1,66 @@
+"""`polyfed.train`: for people with their own model and data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from polyfed.algorithms import Algorithm, algorithms
+from polyfed.client import Wrappers
+from polyfed.engines import engines
+from polyfed.errors import BadInput
+from polyfed.experiment import cohort_size
+from polyfed.federation import Federation
+from polyfed.problem import Problem
+from polyfed.run import Plan, Progress, Result, execute
+from polyfed.rundir import RunDirectory
+from polyfed.settings import arguments
+
+
+def train(
+    problem: Problem,
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    rounds: int = 100,
+    cohort: int | float | str = "all",
+    seed: int = 0,
+    engine: str | dict[str, Any] = "local",
+    evaluate_every: int = 1,
+    evaluate_clients: bool = False,
+    wrappers: Wrappers | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Train a problem over a federation and return the model, the history and the run directory.
+
+    cohort: clients a round, a number, a fraction below 1, or 'all'. engine: a name, or a dict with a name and its
+    settings, {'name': 'local', 'workers': 2}. out: the run directory (default: a new one under runs/); with
+    resume=True a run that stopped there goes on, given the same arguments.
+    """
+    if rounds < 1:
+        raise BadInput(f"rounds should be at least 1. Found {rounds}.")
+    table = {"name": engine} if isinstance(engine, str) else dict(engine)
+    name = str(table.pop("name", "local"))
+    values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))
+    start = partial(engines[name], problem, federation, wrappers or Wrappers(), **values)
+    called = next((key for key in algorithms if algorithms[key] is type(algorithm)), type(algorithm).__name__)
+    algorithm.init(problem)  # refuses what cannot be, before anything is written
+    plan = Plan(
+        "python", called, name, problem, federation, algorithm, start, rounds, seed,
+        cohort_size(cohort, len(federation)), evaluate_every, evaluate_clients,
+    )  # fmt: skip
+    path = None if out is None else Path(out)
+    if resume and path is not None and (path / "experiment.toml").is_file():
+        return execute(plan, RunDirectory.open(path), progress)
+    settings = {"python": True, "rounds": rounds, "seed": seed, "cohort": cohort, "engine": {"name": name, **table}}
+    described = asdict(algorithm) if is_dataclass(algorithm) and not isinstance(algorithm, type) else {}
+    settings["algorithm"] = {"name": called, **_without_none(described)}
+    return execute(plan, RunDirectory.create(path, called, settings), progress)
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}

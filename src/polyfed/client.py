@@ -1,0 +1,167 @@
+"""The client's side of the door: what work sees of a client, what a client remembers, what is wrapped around work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from polyfed.messages import Request
+from polyfed.problem import Batch
+
+if TYPE_CHECKING:
+    from polyfed.problem import Problem
+
+State = Mapping[str, Tensor]
+Carry = TypeVar("Carry")
+_NOTHING: Mapping[str, Tensor] = {}
+
+
+class Client(Protocol):
+    """A client as its work sees it. An engine may run many at once, so nothing here is a Python decision on data.
+
+    n is the number of training examples and holds says, per objective, whether the client has data for it (1 or 0);
+    key seeds all its randomness of this round. The gradient operators and the loop belong to the engine: one client
+    after another with plain autograd, or a hundred as one program.
+    """
+
+    problem: Problem
+    id: int
+    key: int
+    n: Any
+    holds: Tensor
+
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after."""
+        ...
+
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
+        """Sums over the batch of every objective's loss and metrics (K,), in evaluation mode."""
+        ...
+
+    def loop(
+        self,
+        step: Callable[[Carry, Batch, int], Carry],
+        carry: Carry,
+        *,
+        batch_size: int,
+        steps: int = 0,
+        epochs: int = 0,
+        split: str = "train",
+        shuffle: bool = True,
+    ) -> Carry:
+        """Fold `step` over batches: so many steps, or so many passes over the rows; batch_size 0 is all rows."""
+        ...
+
+
+Perform = Callable[[Client, Request, State | None], tuple[Mapping[str, Any], State | None]]
+Around = Callable[[Perform], Perform]
+
+
+def perform(client: Client, request: Request, state: State | None) -> tuple[Mapping[str, Any], State | None]:
+    """Do what the request asks for."""
+    from polyfed.work import works
+
+    return works[request.work](client, request, state)
+
+
+def finite(inner: Perform) -> Perform:
+    """Refuse to send what is not a number."""
+
+    def checked(client: Client, request: Request, state: State | None) -> tuple[Mapping[str, Any], State | None]:
+        arrays, state = inner(client, request, state)
+        for name, value in arrays.items():
+            if not all_finite(torch.as_tensor(value)):
+                raise FloatingPointError(f"{name!r} holds NaN or infinity")
+        return arrays, state
+
+    return checked
+
+
+def all_finite(value: Tensor) -> bool:
+    """One pass and one number, whatever the size: NaN and infinity survive a minimum and a maximum."""
+    if not value.is_floating_point() or not value.numel():
+        return True
+    low, high = torch.aminmax(value)
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+@dataclass(frozen=True)
+class Wrappers:
+    """Functions around a client's work, applied by every engine: attack, finite check, then clip, noise and mask."""
+
+    attacks: tuple[Around, ...] = ()
+    guards: tuple[Around, ...] = ()
+
+    def wrap(self, inner: Perform = perform) -> Perform:
+        for around in (*self.attacks, finite, *self.guards):
+            inner = around(inner)
+        return inner
+
+
+@dataclass
+class _Slot:
+    committed: State | None = None
+    pending: State | None = None
+    tick: int = -1
+
+
+@dataclass
+class Memory:
+    """What clients remember: the arrays of this round's earlier exchanges, and durable state.
+
+    A state that work returns stays pending until the next request to that client tells whether the server used the
+    reply that went with it: then it is committed, otherwise discarded, so that a lost reply never leaves the two apart.
+    """
+
+    _round: int = -1
+    _sent: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    _slots: dict[int, _Slot] = field(default_factory=dict)
+
+    def recall(self, clients: Sequence[int], request: Request) -> list[Mapping[str, Tensor]]:
+        """For each client the shared arrays of the request, with what this round has sent it before."""
+        if request.round != self._round:
+            self._round, self._sent = request.round, {}
+        merged: dict[int, Mapping[str, Tensor]] = {}  # clients with the same past share one mapping
+        for client in clients:
+            before = self._sent.get(client, _NOTHING)
+            if id(before) not in merged:
+                merged[id(before)] = {**before, **request.shared}
+            self._sent[client] = merged[id(before)]
+        return [self._sent[client] for client in clients]
+
+    def settle(self, client: int, request: Request) -> State | None:
+        """Commit or discard the pending state as the request says, and return what the work may start from."""
+        slot = self._slots.get(client)
+        if slot is None:
+            return None
+        if slot.pending is not None and request.folded is not None and int(request.folded) == slot.tick:
+            slot.committed = slot.pending
+        slot.pending = None
+        return slot.committed
+
+    def keep(self, client: int, request: Request, state: State | None) -> None:
+        """Hold a new state as pending."""
+        if state is not None:
+            slot = self._slots.setdefault(client, _Slot())
+            slot.pending, slot.tick = state, request.tick
+
+    def tree(self) -> dict[str, Any]:
+        """All durable state as a tree of tensors, for the checkpoint of a simulation."""
+        return {
+            str(client): {
+                "tick": torch.tensor(slot.tick),
+                **{name: dict(s) for name in ("committed", "pending") if (s := getattr(slot, name)) is not None},
+            }
+            for client, slot in self._slots.items()
+        }
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        self._slots = {
+            int(client): _Slot(slot.get("committed"), slot.get("pending"), int(slot["tick"]))
+            for client, slot in tree.items()
+        }
+        self._round, self._sent = -1, {}

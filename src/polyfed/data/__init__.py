@@ -1,0 +1,42 @@
+"""Data sets and partitions by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyfed.problem import Objective
+from polyfed.registry import Registry
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples, the objectives people train on them, and what clients can be made from.
+
+    The first `train` rows are for the clients, the rest are the server's test data (None: all for the clients).
+    labels is what label-skewed partitions go by (a composite label where there are several objectives); keys are
+    natural owners of rows (user, sensor, ...), one number per row. prepare turns a raw batch of x into the model's
+    input, so that x can stay in the small type it is stored in. optimum, where it is known, is the minimiser.
+    """
+
+    x: NDArray[Any]
+    targets: Mapping[str, NDArray[Any]]
+    objectives: tuple[Objective, ...]
+    train: int | None = None
+    labels: NDArray[Any] | None = None
+    keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    prepare: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows are for the clients."""
+        return len(self.x) if self.train is None else self.train
+
+
+datasets: Registry[Callable[..., Any]] = Registry("dataset", __name__)
+partitions: Registry[Callable[..., Any]] = Registry("partition", __name__)

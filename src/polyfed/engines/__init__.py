@@ -1,0 +1,10 @@
+"""Where clients' work is done: each engine is a Fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polyfed.fleet import Engine
+from polyfed.registry import Registry
+
+engines: Registry[Callable[..., Engine]] = Registry("engine", __name__)

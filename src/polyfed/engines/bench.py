@@ -1,0 +1,165 @@
+"""One client after another in this process, with plain autograd: the work of the local and the wire engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from polyfed.client import State, Wrappers
+from polyfed.errors import BadInput
+from polyfed.federation import Federation, Index
+from polyfed.keys import key, permutation
+from polyfed.messages import Reply, Request
+from polyfed.problem import Batch, Outputs, Problem
+
+Carry = TypeVar("Carry")
+
+
+class Autograd:
+    """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.model = copy.deepcopy(problem.model)
+        start = problem.initial()
+        self._x, self._buffers = start["x"], start["buffers"]
+        self._params = self._alias(problem.split(self._x))
+        for name, view in problem.split_buffers(self._buffers).items():
+            module, _, leaf = name.rpartition(".")
+            self.model.get_submodule(module)._buffers[leaf] = view
+
+    def _alias(self, views: dict[str, Tensor]) -> list[nn.Parameter]:
+        params = dict(self.model.named_parameters())
+        for name, view in views.items():
+            params[name].data = view
+        return [params[name] for name in views]
+
+    def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
+        self._x.copy_(x)
+        self._buffers.copy_(buffers)
+        self.model.train(train)
+        out: Outputs = self.model(_inputs(batch.x, self.problem.dtype))
+        return out
+
+    def grad(
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
+        pieces = torch.autograd.grad(losses @ omega, self._params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in pieces]), losses.detach(), self._buffers.clone()
+
+    @torch.no_grad()
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> Tensor:
+        outputs = self.outputs(x, buffers, batch, train=False)
+        zero = torch.zeros((), dtype=self.problem.dtype)
+        return torch.stack(
+            [
+                batch.total(self.problem.value(k, name, outputs, batch)) if held else zero
+                for k, held in enumerate(holds)
+                for name in self.problem.objectives[k].values
+            ]
+        )
+
+
+def _inputs(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats in the problem's type; images in channels-last, which convolutions on a CPU want."""
+    if x.is_floating_point():
+        x = x.to(dtype)
+    if x.dim() != 4:
+        return x
+    if x.shape[1] > 1:
+        return x.contiguous(memory_format=torch.channels_last)
+    n, c, h, w = x.shape  # with one channel both layouts are the same bytes: only the strides tell them apart
+    return x.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
+
+
+@dataclass
+class LoopClient:
+    """A `Client` whose loop is a Python loop."""
+
+    id: int
+    key: int
+    n: int
+    holds: Tensor
+    problem: Problem
+    federation: Federation
+    place: int
+    autograd: Autograd
+
+    def __post_init__(self) -> None:
+        self._held = [bool(h) for h in self.holds]
+
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.grad(x, buffers, batch, omega, self._held)
+
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
+        return self.autograd.measure(x, buffers, batch, self._held)
+
+    def loop(
+        self,
+        step: Callable[[Carry, Batch, int], Carry],
+        carry: Carry,
+        *,
+        batch_size: int,
+        steps: int = 0,
+        epochs: int = 0,
+        split: str = "train",
+        shuffle: bool = True,
+    ) -> Carry:
+        rows = self.federation.rows(split, self.place)
+        if not len(rows):
+            raise BadInput(f"client {self.id} has no {split} rows")
+        per_epoch = -(-len(rows) // (batch_size or len(rows)))
+        for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle)):
+            carry = step(carry, self.federation.take(torch.from_numpy(index)), i)
+        return carry
+
+    def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool) -> Iterator[Index]:
+        """Pass after pass over the rows, each in a fresh order, cut into batches; the last of a pass may be smaller."""
+        size = batch_size or len(rows)
+        cuts = range(0, len(rows), size)
+        shuffle = shuffle and len(cuts) > 1  # of one batch the order does not matter
+        for epoch in range(-(-steps // len(cuts))):
+            order = rows[permutation(key(self.key, "batch", epoch), len(rows))] if shuffle else rows
+            for start in cuts[: steps - epoch * len(cuts)]:
+                yield order[start : start + size]
+
+
+class Job(NamedTuple):
+    """One client's part of a request."""
+
+    client: int
+    request: Request
+    state: State | None
+
+
+class Bench:
+    """Does one client's work: finds its data, keys its randomness, and turns whatever goes wrong into a reply."""
+
+    def __init__(self, problem: Problem, federation: Federation, wrappers: Wrappers, *, offset: int = 0) -> None:
+        self.problem, self.federation, self.offset = problem, federation, offset
+        self.autograd = Autograd(problem)
+        self.perform = wrappers.wrap()
+        self._holds = federation.matrix(problem.names)
+
+    def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
+        try:
+            arrays, state = self.perform(self._client(client, request), request, state)
+            dtype = self.problem.dtype
+            as_tensors = {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=dtype) for n, v in arrays.items()}
+            return Reply(as_tensors), state
+        except Exception as error:  # a client that fails is an answer, not the end of the run
+            return Reply(error=f"{type(error).__name__}: {error}"), None
+
+    def _client(self, client: int, request: Request) -> LoopClient:
+        place = client - self.offset
+        of = key(request.seed, request.round, client)
+        torch.default_generator.manual_seed(of >> 1)  # for dropout
+        holds = torch.tensor(self._holds[place], dtype=self.problem.dtype)
+        n = int(self.federation.examples[place])
+        return LoopClient(client, of, n, holds, self.problem, self.federation, place, self.autograd)

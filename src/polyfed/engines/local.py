@@ -1,0 +1,70 @@
+"""Engine `local`: a simulation on this machine, in this process or over several with one torch thread each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from polyfed.client import Memory, State, Wrappers
+from polyfed.engines import engines
+from polyfed.engines.bench import Bench, Job
+from polyfed.engines.workers import Pool
+from polyfed.federation import Federation
+from polyfed.fleet import Engine, Ids, Stack
+from polyfed.messages import Reply, Request
+from polyfed.problem import Problem
+
+
+@engines("local")
+class Local(Engine):
+    """A loop over the cohort in this process, or `workers` processes over shared data."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        wrappers: Wrappers,
+        *,
+        workers: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
+        self.names, self.examples = problem.names, federation.examples
+        self.holds = federation.matrix(problem.names)
+        self.memory = Memory()
+        self._bench = Bench(problem, federation, wrappers)
+        self._lock = threading.Lock()  # the bench has one module: one client at a time
+        # forked now, before a progress display or anything else has started a thread
+        self._pool = Pool(self._bench, workers) if workers > 1 else None
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        jobs = self._jobs(clients, request)
+        for job, reply, state in self._done(jobs):
+            self.memory.keep(job.client, job.request, state)
+            yield Stack.of(job.client, reply)
+
+    def _jobs(self, clients: Ids, request: Request) -> Iterator[Job]:
+        for i, shared in enumerate(self.memory.recall(clients, request)):
+            row = replace(request.row(i), shared=shared)
+            yield Job(clients[i], row, self.memory.settle(clients[i], row))
+
+    def _done(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, State | None]]:
+        if self._pool is not None:
+            yield from self._pool.map(jobs)
+            return
+        for job in jobs:
+            with self._lock:
+                reply, state = self._bench(*job)
+            yield job, reply, state
+
+    def tree(self) -> dict[str, Any]:
+        return self.memory.tree()
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        self.memory.load(tree)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()

@@ -1,0 +1,65 @@
+"""Engine `wire`: every message through its bytes into a client of its own. What passes here passes on a network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from polyfed.client import Memory, Wrappers
+from polyfed.engines import engines
+from polyfed.engines.bench import Bench
+from polyfed.federation import Federation
+from polyfed.fleet import Engine, Ids, Stack
+from polyfed.messages import Reply, Request
+from polyfed.problem import Problem
+
+
+class Node:
+    """A client that shares nothing: bytes in, bytes out."""
+
+    def __init__(self, client: int, problem: Problem, federation: Federation, wrappers: Wrappers) -> None:
+        self.client = client
+        self.memory = Memory()
+        self._bench = Bench(copy.deepcopy(problem), federation, wrappers, offset=client)
+
+    def handle(self, message: bytes) -> bytes:
+        request = Request.decode(message)
+        (shared,) = self.memory.recall([self.client], request)
+        request = replace(request, shared=shared)
+        reply, state = self._bench(self.client, request, self.memory.settle(self.client, request))
+        self.memory.keep(self.client, request, state)
+        return reply.encode()
+
+
+@engines("wire")
+class Wire(Engine):
+    """Every message through its bytes into a client that shares nothing: slow, and as honest as a network."""
+
+    def __init__(self, problem: Problem, federation: Federation, wrappers: Wrappers) -> None:
+        self.names, self.examples = problem.names, federation.examples
+        self.holds = federation.matrix(problem.names)
+        self._new = lambda client: Node(client, problem, federation.alone(client), wrappers)
+        self._nodes: dict[int, Node] = {}
+        self.up = self.down = 0  # bytes that really went
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        for i, client in enumerate(clients):
+            message = request.row(i).encode()
+            answer = self._node(client).handle(message)
+            self.down, self.up = self.down + len(message), self.up + len(answer)
+            yield Stack.of(client, Reply.decode(answer))
+
+    def _node(self, client: int) -> Node:
+        if client not in self._nodes:
+            self._nodes[client] = self._new(client)
+        return self._nodes[client]
+
+    def tree(self) -> dict[str, Any]:
+        return {name: slot for node in self._nodes.values() for name, slot in node.memory.tree().items()}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        self._nodes = {}
+        for name, slot in tree.items():
+            self._node(int(name)).memory.load({name: slot})

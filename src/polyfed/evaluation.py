@@ -1,0 +1,93 @@
+"""How good a model is: on the server's test data or, where it has none, by asking the clients. The same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyfed.client import Wrappers
+from polyfed.engines.bench import Bench
+from polyfed.errors import RunStopped
+from polyfed.federation import Federation
+from polyfed.fleet import Door
+from polyfed.messages import Request
+from polyfed.problem import Problem
+
+Table = dict[str, dict[str, float]]  # objective -> loss and metrics
+
+
+@dataclass
+class Evaluation:
+    """Evaluates every so many rounds, and in the last; `clients` also asks each client about its own rows."""
+
+    problem: Problem
+    federation: Federation
+    every: int = 1
+    clients: bool = False
+
+    def __post_init__(self) -> None:
+        at_server = self.federation.server is not None
+        self._bench = Bench(self.problem, self.federation.at_server(), Wrappers()) if at_server else None
+        self._split = "test" if self.federation.test is not None else "train"
+
+    def due(self, t: int, rounds: int) -> bool:
+        return t % self.every == 0 or t == rounds
+
+    def __call__(self, x: Tensor, buffers: Tensor, fleet: Door) -> dict[str, Any]:
+        """{'losses': ..., 'metrics': ...} and, by client, the spread of each."""
+        shared = {"x": x, "buffers": buffers}
+        found: dict[str, Any] = {}
+        if self.clients or self._bench is None:
+            values, heard = self._ask(shared, fleet)
+            table = self._table(values.sum(0), heard.sum(0))
+            if self.clients:
+                found["clients"] = self._spread(values, heard)
+        if self._bench is not None:
+            table = self._own(shared)
+        losses = {name: row.pop("loss") for name, row in table.items()}
+        return {"losses": losses, "metrics": table, **found}
+
+    def _own(self, shared: dict[str, Tensor]) -> Table:
+        assert self._bench is not None
+        reply, _ = self._bench(0, Request("evaluate", shared, options={"split": "test"}), None)
+        if reply.error:
+            raise RunStopped(f"The model could not be evaluated on the server's test data: {reply.error}.")
+        return self._table(reply.arrays["values"].numpy(), reply.arrays["heard"].numpy())
+
+    def _ask(self, shared: dict[str, Tensor], fleet: Door) -> tuple[NDArray[Any], NDArray[Any]]:
+        request = Request("evaluate", shared, options={"split": self._split})
+        everyone = fleet.cohort(0, "evaluate", len(fleet))
+        stacks = list(fleet.ask(everyone, request))
+        return (torch.cat([s[name] for s in stacks]).double().numpy() for name in ("values", "heard"))  # type: ignore[return-value]
+
+    def _table(self, values: NDArray[Any], heard: NDArray[Any]) -> Table:
+        """Means from sums, by objective; an objective without examples is left out."""
+        rows = iter(values.tolist())
+        table = {
+            o.name: {name: next(rows) / max(float(n), 1.0) for name in o.values}
+            for o, n in zip(self.problem.objectives, heard, strict=True)
+        }
+        return {name: row for (name, row), n in zip(table.items(), heard, strict=True) if n > 0}
+
+    def _spread(self, values: NDArray[Any], heard: NDArray[Any]) -> dict[str, dict[str, dict[str, float]]]:
+        """Over the clients: mean, standard deviation, worst and the mean of the worst tenth, of loss and metrics."""
+        tables = [self._table(v, h) for v, h in zip(values, heard, strict=True)]
+        return {
+            o.name: {
+                name: _summary(np.array([t[o.name][name] for t in tables if o.name in t]), low_is_bad=name != "loss")
+                for name in o.values
+            }
+            for o in self.problem.objectives
+        }
+
+
+def _summary(values: NDArray[np.float64], low_is_bad: bool) -> dict[str, float]:
+    ranked = np.sort(values) if low_is_bad else np.sort(values)[::-1]
+    tenth = ranked[: max(1, len(ranked) // 10)]
+    numbers = {"mean": values.mean(), "std": values.std(), "worst": ranked[0], "worst_tenth": tenth.mean()}
+    return {name: float(value) for name, value in numbers.items()}

@@ -1,0 +1,161 @@
+"""From a TOML file to a plan: read, override, check, build. Bad input ends here, before anything is written."""
+
+from __future__ import annotations
+
+import importlib.resources
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from polyfed.algorithms import algorithms
+from polyfed.client import Wrappers
+from polyfed.data import Dataset
+from polyfed.data.build import build_data
+from polyfed.engines import engines
+from polyfed.errors import BadInput, nearest
+from polyfed.fleet import Engine
+from polyfed.models import models
+from polyfed.problem import Problem
+from polyfed.run import Plan
+from polyfed.settings import Settings, Table, arguments, build, check
+
+Whole = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Cohort = Whole | Fraction | Literal["all"]
+
+
+class Top(Table):
+    """The keys of an experiment; the tables are checked against what they name."""
+
+    rounds: Whole = 100
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    cohort: Cohort = 10
+    data: Settings = {"name": "two-digits"}
+    model: Settings = {"name": "mlp"}
+    algorithm: Settings = {"name": "fedavg"}
+    engine: Settings = {"name": "local"}
+    evaluate: Settings = {}
+
+
+class Evaluate(Table):
+    every: Whole = 1
+    clients: bool = False
+
+
+class Model(Table):
+    name: str
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+def builtin() -> dict[str, Path]:
+    """The experiments that come with polyfed."""
+    folder = Path(str(importlib.resources.files("polyfed") / "experiments"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def read(source: str) -> tuple[str, Settings]:
+    """An experiment's name and settings, from a file or a built-in name."""
+    path = builtin().get(source, Path(source))
+    if path.is_dir():
+        raise BadInput(f"{source} is a directory; an experiment is a TOML file or a built-in name.")
+    if not path.is_file():
+        raise BadInput(f"No experiment {source!r}: neither a file nor built in.{nearest(source, builtin())}")
+    try:
+        settings = tomllib.loads(path.read_bytes().decode())
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{source} is not text; an experiment is a TOML file.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{source} is not valid TOML: {error}.") from error
+    if str(path.parent.resolve()) not in sys.path:  # so that the file can name functions that lie beside it
+        sys.path.insert(0, str(path.parent.resolve()))
+    return path.stem, settings
+
+
+def override(settings: Settings, assignments: Iterable[str]) -> Settings:
+    """Apply KEY=VALUE texts, `algorithm.lr=0.1`; a value is TOML, or else a plain word."""
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise BadInput(f"--set needs KEY=VALUE, as in --set algorithm.lr=0.1. Found {text!r}.")
+        *path, leaf = key.strip().split(".")
+        node = settings
+        for part in path:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise BadInput(f"--set {key}: {part!r} is a value, not a table.")
+        node[leaf] = _value(value.strip())
+    return settings
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
+    """Check and build everything; the settings come back with every default filled in."""
+    top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
+    evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
+    algorithm, algorithm_table = _named(algorithms, top.algorithm, "algorithm")
+    engine, engine_table = _engine(top.engine)
+    dataset, federation, data_table = build_data(top.data, top.seed)
+    problem, model_table = _problem(top.model, dataset, top.seed)
+    algorithm.init(problem)
+    made = Plan(
+        name, top.algorithm["name"], top.engine["name"], problem, federation, algorithm,
+        partial(engine, problem, federation, Wrappers()),
+        top.rounds, top.seed, cohort_size(top.cohort, len(federation)), evaluate.every, evaluate.clients,
+    )  # fmt: skip
+    tables = {"data": data_table, "model": model_table, "algorithm": algorithm_table, "engine": engine_table}
+    head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
+    return made, {**head, **tables, "evaluate": evaluate.model_dump()}
+
+
+def cohort_size(cohort: int | float | str, clients: int) -> int:
+    """Clients a round, from a number, a fraction below 1, or 'all'."""
+    if cohort == "all":
+        return clients
+    if isinstance(cohort, float) and cohort < 1:
+        return max(1, round(cohort * clients))
+    if int(cohort) > clients:
+        raise BadInput(f"cohort should be at most the number of clients, {clients}. Found {cohort}.")
+    return int(cohort)
+
+
+def _name(table: Settings, path: str) -> tuple[str, Settings]:
+    if not isinstance(table.get("name"), str):
+        raise BadInput(f"The key '{path}.name' is needed and should be a name. Found {table.get('name')!r}.")
+    return table["name"], {key: value for key, value in table.items() if key != "name"}
+
+
+def _named(registry: Any, table: Settings, path: str, **given: Any) -> tuple[Any, Settings]:
+    name, rest = _name(table, path)
+    made, resolved = build(registry[name], rest, path, **given)
+    return made, {"name": name, **resolved}
+
+
+def _engine(table: Settings) -> tuple[Callable[..., Engine], Settings]:
+    """Engines are checked now and started later: they may own processes."""
+    name, rest = _name(table, "engine")
+    values, resolved = arguments(engines[name], rest, "engine", ("problem", "federation", "wrappers"))
+    return partial(engines[name], **values), {"name": name, **resolved}
+
+
+def _problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem, Settings]:
+    name, rest = _name(table, "model")
+    own = {key: rest.pop(key) for key in list(rest) if key in Model.model_fields}
+    general: Model = check(lambda: Model(name=name, **own), own, "model", Model.model_fields)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # the initial weights
+        model, resolved = build(models[name], rest, "model", dataset=dataset)
+    if not isinstance(model, torch.nn.Module):
+        raise BadInput(f"model.name = {name!r} should return a torch.nn.Module. Found {type(model).__name__}.")
+    return Problem(model, dataset.objectives, getattr(torch, general.dtype)), {**general.model_dump(), **resolved}

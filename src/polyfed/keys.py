@@ -1,0 +1,50 @@
+"""Randomness without state: every draw is a hash of what it is for.
+
+A key is a 64-bit integer mixed from (seed, round, client, purpose, ...). Nothing here depends on global state, on
+the order in which clients answer, or on the machine: only additions, multiplications and shifts modulo 2^64
+(splitmix64; Steele, Lea, Flood 2014), which a GPU does to the same bits.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_A, _B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def key(*parts: int | str) -> int:
+    """One 64-bit key from integers and words, in order: `key(seed, round, client, "batch")`."""
+    z = 0
+    for part in parts:
+        number = zlib.crc32(part.encode()) if isinstance(part, str) else part
+        z = _mix((z ^ (number & _MASK)) + _GOLDEN & _MASK)
+    return z
+
+
+def _mix(z: int) -> int:
+    z = (z ^ (z >> 30)) * _A & _MASK
+    z = (z ^ (z >> 27)) * _B & _MASK
+    return z ^ (z >> 31)
+
+
+def bits(of: int, n: int) -> NDArray[np.uint64]:
+    """The first n numbers of the key's stream: n independent 64-bit hashes."""
+    z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(of)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_A)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_B)
+    return z ^ (z >> np.uint64(31))
+
+
+def permutation(of: int, n: int) -> NDArray[np.int64]:
+    """A random order of 0..n-1. The top bit is dropped so that signed and unsigned sorts agree."""
+    return np.argsort(bits(of, n) >> np.uint64(1), kind="stable")
+
+
+def generator(*parts: int | str) -> np.random.Generator:
+    """A numpy generator for draws that only the server makes: cohorts, partitions, synthetic data."""
+    return np.random.Generator(np.random.Philox(key=key(*parts)))

@@ -1,0 +1,48 @@
+"""Networks by name. A factory gets the data set, so that its input and its heads fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyfed.data import Dataset
+from polyfed.errors import BadInput
+from polyfed.registry import Registry
+
+models: Registry[Callable[..., nn.Module]] = Registry("model", __name__)
+
+
+class Headed(nn.Module):
+    """A shared body and one head per objective."""
+
+    def __init__(self, body: nn.Module, heads: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.body = body
+        self.heads = nn.ModuleDict(heads)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        shared = self.body(x)
+        return {name: head(shared) for name, head in self.heads.items()}
+
+
+def widths(dataset: Dataset) -> dict[str, int]:
+    """How many outputs each objective needs: its classes, or the columns of its target."""
+    return {o.name: _width(o.loss, dataset.targets[o.name]) for o in dataset.objectives}
+
+
+def _width(loss: object, target: np.ndarray) -> int:
+    if loss == "cross-entropy":
+        return int(target.max()) + 1
+    if loss in ("binary", "squared"):
+        return 1 if target.ndim == 1 else int(target.shape[1])
+    raise BadInput("A built-in model does not fit an objective with a loss of your own; name your own model, "
+                   "model.name = 'package.module:function'.")  # fmt: skip
+
+
+def sample(dataset: Dataset) -> Tensor:
+    """One prepared example, for its shape."""
+    x = torch.from_numpy(np.asarray(dataset.x[:1]))
+    return dataset.prepare(x) if dataset.prepare else x

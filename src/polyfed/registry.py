@@ -1,0 +1,74 @@
+"""Names for things: algorithms, data sets, models, ... each found by the name its file registers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from polyfed.errors import BadInput, nearest
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Name -> thing. Importing every module of `package` fills it, so that adding a method is adding a file."""
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._things: dict[str, T] = {}
+        self._complete = False
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """Decorator: `@algorithms("fedavg")`. A taken name is refused, never silently replaced."""
+
+        def add(thing: T) -> T:
+            if name in self._things:
+                raise ValueError(f"The {self.kind} {name!r} is registered already; choose another name.")
+            self._things[name] = thing
+            return thing
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        """The thing of that name; `package.module:function` imports a user's own."""
+        if name not in self._things:
+            self._fill()
+        if name in self._things:
+            return self._things[name]
+        if ":" in name:
+            return _import(name, self.kind)  # type: ignore[no-any-return]
+        raise BadInput(f"Unknown {self.kind} {name!r}.{nearest(name, self._things)}")
+
+    def __iter__(self) -> Iterator[str]:
+        self._fill()
+        return iter(sorted(self._things))
+
+    def __contains__(self, name: object) -> bool:
+        self._fill()
+        return name in self._things
+
+    def help(self, name: str) -> str:
+        """The first line of the thing's docstring."""
+        return (inspect.getdoc(self[name]) or "").split("\n")[0]
+
+    def _fill(self) -> None:
+        if not self._complete:
+            package = importlib.import_module(self._package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self._package}.{module.name}")
+            self._complete = True
+
+
+def _import(name: str, kind: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(
+            f"The {kind} {name!r} cannot be imported ({error}); "
+            "write 'package.module:function' with the package on the Python path."
+        ) from error

@@ -1,0 +1,94 @@
+"""Checking tables of settings against the functions and classes they are for, with errors that name the key."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+
+from polyfed.errors import BadInput, nearest
+
+Settings = dict[str, Any]
+
+
+class Table(BaseModel):
+    """A table with a fixed set of keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def accepts(factory: Callable[..., Any], given: typing.Collection[str] = ()) -> set[str]:
+    """The settings a factory takes, without those that the system gives it."""
+    return set(inspect.signature(factory).parameters) - set(given)
+
+
+def build(factory: Callable[..., Any], table: Settings, path: str, **given: Any) -> tuple[Any, Settings]:
+    """Call a factory with a validated table; returns what it made and the table with all defaults filled in.
+
+    `given` are arguments the system provides; a factory gets those it has parameters for.
+    """
+    if dataclasses.is_dataclass(factory):
+        adapter: TypeAdapter[Any] = TypeAdapter(factory)
+        made = check(lambda: adapter.validate_python(table), table, path, accepts(factory))
+        return made, adapter.dump_python(made, mode="json", exclude_none=True)
+    ours = {name: value for name, value in given.items() if name in inspect.signature(factory).parameters}
+    values, resolved = arguments(factory, table, path, ours)
+    return factory(**ours, **values), resolved
+
+
+def arguments(
+    factory: Callable[..., Any], table: Settings, path: str, given: typing.Collection[str]
+) -> tuple[Settings, Settings]:
+    """A function's arguments from a table, validated; and as plain values, defaults filled in."""
+    values = check(lambda: _model(factory, given)(**table), table, path, accepts(factory, given))
+    return {name: getattr(values, name) for name in type(values).model_fields}, _plain(values)
+
+
+def _plain(values: Any) -> Settings:
+    dumped: Settings = values.model_dump(mode="json", exclude_none=True)
+    return dumped
+
+
+def _model(factory: Callable[..., Any], given: typing.Collection[str]) -> Any:
+    """A pydantic model of a function's own parameters."""
+    hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+    fields: dict[str, Any] = {
+        name: (hints.get(name, Any), ... if p.default is p.empty else p.default)
+        for name, p in inspect.signature(factory).parameters.items()
+        if name not in given
+    }
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_default=False)
+    return create_model(getattr(factory, "__name__", "Settings"), __config__=config, **fields)
+
+
+def check(validate: Callable[[], Any], table: Settings, path: str, known: typing.Collection[str]) -> Any:
+    """Run a validation; its first complaint becomes one sentence that names the key, the value and the rule."""
+    try:
+        return validate()
+    except ValidationError as error:
+        raise BadInput(_sentence(error, table, path, known)) from error
+
+
+def _sentence(error: ValidationError, table: Settings, path: str, known: typing.Collection[str]) -> str:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    key = ".".join(part for part in (path, name) if part)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument") and len(first["loc"]) == 1:
+        return f"Unknown key {key!r}.{nearest(name, known)}"
+    if first["type"].startswith("missing") and len(first["loc"]) == 1:
+        return f"The key {key!r} is needed and was not given."
+    rules = [e["msg"] for e in error.errors() if e["loc"][:1] == first["loc"][:1]]
+    rule = " or ".join(dict.fromkeys(_rule(text) for text in rules))
+    if first["type"] == "value_error" and not name:
+        return f"{path}: {_rule(first['msg'])}"
+    return f"{key} should be {rule}. Found {table.get(name, first['input'])!r}."
+
+
+def _rule(text: str) -> str:
+    for start in ("Input should be ", "Value error, "):
+        text = text.removeprefix(start)
+    return "a table" if text.startswith("a dictionary") else text

@@ -1,0 +1,57 @@
+"""Weights that do not look at the gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyfed.errors import BadInput
+from polyfed.weights.gram import Array, as_vector
+from polyfed.weights.weighting import State, weightings
+
+
+@weightings("mean")
+@weightings("uniform")
+@dataclass(frozen=True)
+class Uniform:
+    """1/M for each objective: the mean of the losses."""
+
+    def init(self, size: int) -> State:
+        return {}
+
+    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+        return np.full(len(gram), 1.0 / len(gram)), state
+
+
+@weightings("sum")
+@dataclass(frozen=True)
+class Sum:
+    """1 for each objective: the sum of the losses."""
+
+    def init(self, size: int) -> State:
+        return {}
+
+    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+        return np.ones(len(gram)), state
+
+
+@weightings("fixed")
+@dataclass(frozen=True)
+class Fixed:
+    """Weights chosen beforehand, rescaled to sum to one over the objectives present.
+
+    weights: M numbers, none negative. They travel as state, which knows who is present.
+    """
+
+    weights: tuple[float, ...]
+
+    def init(self, size: int) -> State:
+        weights = as_vector(self.weights, size, "weights")
+        if weights.min() < 0 or not weights.any():
+            raise BadInput(f"`weights` should not be negative, nor all be zero. Found {weights.tolist()}.")
+        return {"weights": weights}
+
+    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+        total = state["weights"].sum()
+        return state["weights"] / total if total > 0 else state["weights"], state

@@ -1,0 +1,51 @@
+"""FedCMOO's weights: a fixed number of projected gradient steps, deliberately not to the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyfed.errors import BadInput
+from polyfed.weights.gram import Array, Numbers, as_gram, as_vector
+from polyfed.weights.simplex import project
+from polyfed.weights.weighting import State, weightings
+
+
+def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3) -> Array:
+    """Weights after some projected gradient steps towards min-norm.
+
+    `w <- proj_simplex(w - beta G w)`, K times, with G first divided by `(mean_k sqrt(G_kk + 1e-4))^2`.
+
+    gram: G, used as it is, so that an unsymmetric one (two client sets, Algorithm 10) is welcome; start: w, the last
+    round's; steps: K; step: beta. FedCMOO (Askin et al. 2025), Algorithm 2. The division is in the authors' code and not
+    in the paper: without it beta would have to follow the size of the gradients. We take float64 and let negative
+    diagonal entries count as 0. The 1e-4 makes weights depend on the scale of gradients smaller than about 0.1.
+    """
+    G = as_gram(gram)
+    w = as_vector(start, len(G), "start")
+    if steps < 0 or not step > 0:
+        raise BadInput(f"`steps` should not be negative and `step` be positive. Found {steps} and {step}.")
+    G = G * (step / np.sqrt(np.maximum(G.diagonal(), 0.0) + 1e-4).mean() ** 2)
+    for _ in range(steps):
+        w = project(w - G @ w)
+    return w
+
+
+@weightings("pgd")
+@dataclass(frozen=True)
+class Pgd:
+    """FedCMOO's 1000 projected gradient steps from the last round's weights; inexact on purpose.
+
+    State: `weights`, the last round's. See `pgd`.
+    """
+
+    steps: int = 1000
+    step: float = 1e-3
+
+    def init(self, size: int) -> State:
+        return {"weights": np.full(size, 1.0 / size)}
+
+    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+        weights = pgd(gram, state["weights"], steps=self.steps, step=self.step)
+        return weights, {"weights": weights}

@@ -1,0 +1,61 @@
+"""Local training: some steps of minibatch SGD, momentum or Adam from the server's model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polyfed.client import Client
+from polyfed.messages import Options, Request
+from polyfed.problem import Batch
+from polyfed.work import Arrays, work
+
+Slots = tuple[Tensor, ...]
+
+
+@work("sgd", reply={"delta": "d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""})
+def sgd(client: Client, request: Request) -> Arrays:
+    """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with a (x - w), so that a sum is a weighted mean.
+
+    a is 1 or, with weight = "size", the number of examples. losses are those of the first batch, at x.
+    """
+    x, omega, options = request["x"], request["omega"], request.options
+    lr, mu = float(options["lr"]), float(options.get("mu") or 0.0)  # type: ignore[arg-type]
+
+    def step(carry: tuple[Tensor, Tensor, Tensor, Slots], batch: Batch, i: int) -> tuple[Tensor, Tensor, Tensor, Slots]:
+        w, buffers, first, slots = carry
+        g, losses, buffers = client.grad(w, buffers, batch, omega)
+        if mu:
+            g = g + mu * (w - x)
+        u, slots = direction(g, slots, i, options)
+        return torch.add(w, u, alpha=-lr), buffers, losses if i == 0 else first, slots
+
+    start = (x, request["buffers"], torch.zeros_like(omega), begin(x, options))
+    w, buffers, losses, _ = client.loop(step, start, **batching(options))
+    a = client.n if options["weight"] == "size" else 1.0
+    heard = a * client.holds
+    return {"delta": a * (x - w), "buffers": a * buffers, "losses": heard * losses, "heard": heard, "weight": a}
+
+
+def batching(options: Options) -> dict[str, int]:
+    """How the local loop is cut, from a request's options."""
+    return {name: int(options.get(name) or 0) for name in ("steps", "epochs", "batch_size")}  # type: ignore[arg-type]
+
+
+def begin(x: Tensor, options: Options) -> Slots:
+    """What the optimiser remembers at the first step: nothing lasts from round to round."""
+    if options.get("optimizer") == "adam":
+        return torch.zeros_like(x), torch.zeros_like(x)
+    return (torch.zeros_like(x),) if options.get("momentum") else ()
+
+
+def direction(g: Tensor, slots: Slots, i: int, options: Options) -> tuple[Tensor, Slots]:
+    """The step to take for gradient g: g itself, heavy-ball momentum, or Adam with its usual constants."""
+    if options.get("optimizer") == "adam":
+        m = torch.lerp(slots[0], g, 0.1)
+        v = torch.lerp(slots[1], g * g, 0.001)
+        return (m / (1 - 0.9 ** (i + 1))) / ((v / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8), (m, v)
+    if slots:
+        velocity = torch.add(g, slots[0], alpha=float(options["momentum"]))  # type: ignore[arg-type]
+        return velocity, (velocity,)
+    return g, slots
