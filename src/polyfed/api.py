@@ -11,6 +11,7 @@ from polyfed.algorithms import Algorithm, algorithms
 from polyfed.client import Wrappers
 from polyfed.engines import engines
 from polyfed.errors import BadInput
+from polyfed.evaluation import fits
 from polyfed.experiment import cohort_size
 from polyfed.federation import Federation
 from polyfed.problem import Problem
@@ -48,6 +49,7 @@ def train(
     values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))
     start = partial(engines[name], problem, federation, wrappers or Wrappers(), **values)
     called = next((key for key in algorithms if algorithms[key] is type(algorithm)), type(algorithm).__name__)
+    fits(problem, federation)
     algorithm.init(problem)  # refuses what cannot be, before anything is written
     plan = Plan(
         "python", called, name, problem, federation, algorithm, start, rounds, seed,
@@ -57,7 +59,7 @@ def train(
     if resume and path is not None and (path / "experiment.toml").is_file():
         return execute(plan, RunDirectory.open(path), progress)
     settings = {"python": True, "rounds": rounds, "seed": seed, "cohort": cohort, "engine": {"name": name, **table}}
-    described = asdict(algorithm) if is_dataclass(algorithm) and not isinstance(algorithm, type) else {}
+    described: dict[str, Any] = asdict(algorithm) if is_dataclass(algorithm) else {}
     settings["algorithm"] = {"name": called, **_without_none(described)}
     return execute(plan, RunDirectory.create(path, called, settings), progress)
 

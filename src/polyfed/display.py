@@ -22,8 +22,8 @@ class Live(Progress):
         self._bytes = 0
         self._losses = ""
         self._bar = Bar(
-            TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[said]}"),
-            console=Console(stderr=True),
+            TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[said]}"), console=Console(stderr=True),
         )  # fmt: skip
         self._task = self._bar.add_task("", total=rounds, completed=done, said="")
         self._bar.start()
@@ -31,9 +31,8 @@ class Live(Progress):
     def round(self, line: Mapping[str, Any]) -> None:
         self._bytes += line["bytes_up"] + line["bytes_down"]
         if losses := line.get("losses"):
-            self._losses = "  ".join(
-                f"{name} {loss:.3f}" for name, loss in list(losses.items())[:4] if loss is not None
-            )
+            first = [(name, loss) for name, loss in losses.items() if loss is not None][:4]
+            self._losses = "  ".join(f"{name} {loss:.3f}" for name, loss in first)
         failed = f"  {len(line['failures'])} failed" if line["failures"] else ""
         self._bar.update(self._task, completed=line["round"], said=f"{self._losses}  {decimal(self._bytes)}{failed}")
 

@@ -12,11 +12,25 @@ from torch import Tensor
 
 from polyfed.client import Wrappers
 from polyfed.engines.bench import Bench
-from polyfed.errors import RunStopped
+from polyfed.errors import BadInput, RunStopped
 from polyfed.federation import Federation
 from polyfed.fleet import Door
 from polyfed.messages import Request
 from polyfed.problem import Problem
+
+def fits(problem: Problem, federation: Federation) -> None:
+    """Refuse a model that cannot take the data, or a loss of the wrong shape, before a run is begun."""
+    client = int(np.flatnonzero(federation.examples)[0])
+    bench = Bench(problem, federation, Wrappers())
+    batch = federation.take(torch.from_numpy(federation.rows("train", client)[:2]))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            bench.autograd.measure(*problem.initial().values(), batch, [True] * len(problem.names))
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"The model cannot be applied to the data: {type(error).__name__}: {error}.") from error
+
 
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
 

@@ -19,6 +19,7 @@ from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.engines import engines
 from polyfed.errors import BadInput, nearest
+from polyfed.evaluation import fits
 from polyfed.fleet import Engine
 from polyfed.models import models
 from polyfed.problem import Problem
@@ -36,11 +37,11 @@ class Top(Table):
     rounds: Whole = 100
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     cohort: Cohort = 10
-    data: Settings = {"name": "two-digits"}
-    model: Settings = {"name": "mlp"}
-    algorithm: Settings = {"name": "fedavg"}
-    engine: Settings = {"name": "local"}
-    evaluate: Settings = {}
+    data: Settings = Field(default_factory=lambda: {"name": "two-digits"})
+    model: Settings = Field(default_factory=lambda: {"name": "mlp"})
+    algorithm: Settings = Field(default_factory=lambda: {"name": "fedavg"})
+    engine: Settings = Field(default_factory=lambda: {"name": "local"})
+    evaluate: Settings = Field(default_factory=dict)
 
 
 class Evaluate(Table):
@@ -109,6 +110,7 @@ def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     dataset, federation, data_table = build_data(top.data, top.seed)
     problem, model_table = _problem(top.model, dataset, top.seed)
     algorithm.init(problem)
+    fits(problem, federation)
     made = Plan(
         name, top.algorithm["name"], top.engine["name"], problem, federation, algorithm,
         partial(engine, problem, federation, Wrappers()),

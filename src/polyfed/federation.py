@@ -102,13 +102,8 @@ class Federation:
             server = np.arange(len(xs), len(xs) + len(_tensor(test[0])))
             ys = {name: torch.cat([ys[name], _named(test[1])[name]]) for name in ys}
             xs = torch.cat([xs, _tensor(test[0])])
-        return cls(
-            xs,
-            ys,
-            train,
-            server=server,
-            holds={name: np.asarray(held, dtype=bool) for name, held in (holds or {}).items()},
-        )
+        held = {name: np.asarray(column, dtype=bool) for name, column in (holds or {}).items()}
+        return cls(xs, ys, train, server=server, holds=held)
 
     @classmethod
     def from_clients(
@@ -167,8 +162,9 @@ class Federation:
         places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(splits, lengths, lengths[1:], strict=False)}
         return replace(
             self._only(np.concatenate(list(splits.values()))),
-            **{s: places.get(s) for s in ("valid", "test")},
             train=places["train"],
+            valid=places.get("valid"),
+            test=places.get("test"),
             holds={name: held[client : client + 1] for name, held in self.holds.items()},
         )
 

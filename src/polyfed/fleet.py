@@ -176,7 +176,8 @@ class Door(Around):
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         request = self._stamp(clients, request)
         stateful = works[request.work].state is not None
-        answered, failed = 0, {}
+        answered = 0
+        failed: dict[int, str] = {}
         for stack in self.inner.ask(clients, request):
             stack = self._sound(stack, request)
             failed.update(stack.failed)
@@ -227,4 +228,5 @@ def _not_finite(stack: Stack) -> dict[int, str]:
 
 def _nobody(request: Request, clients: Ids, failed: Mapping[int, str]) -> str:
     first = next((f" (client {c}: {why})" for c, why in failed.items()), "")
-    return f"Round {request.round}: none of the {len(clients)} clients asked for {request.work!r} gave a usable reply{first}."
+    asked = f"none of the {len(clients)} clients asked for {request.work!r}"
+    return f"Round {request.round}: {asked} gave a usable reply{first}."

@@ -94,10 +94,10 @@ class Request:
     def decode(cls, data: bytes | memoryview, limit: int = LIMIT) -> Request:
         head, arrays = decode(data, limit)
         try:
-            when = [int(v) for v in arrays.pop("when")]
+            seed, round, exchange, folded = arrays.pop("when").tolist()
             each = {name: arrays.pop(name) for name in head["each"]}
-            return cls(head["work"], arrays, each, head["options"], *when[:3], torch.tensor(when[3]))
-        except (KeyError, IndexError, TypeError) as error:
+            return cls(head["work"], arrays, each, head["options"], seed, round, exchange, torch.tensor(folded))
+        except (KeyError, ValueError, TypeError) as error:
             raise BadMessage(f"A request needs 'work', 'options', 'each' and 'when'; {error!r}.") from error
 
 

@@ -141,11 +141,10 @@ class Problem:
 
     def parts(self) -> dict[str, Tensor]:
         """Which entries of x belong to 'shared' and to each objective's head, as index vectors."""
-        owner = [name.split(".")[1] if name.startswith("heads.") else "shared" for name in self.params]
-        where = dict(zip(self.params, torch.arange(self.dim).split([p.numel() for p in self.params.values()])))
         groups: dict[str, list[Tensor]] = {}
-        for name, part in zip(self.params, owner, strict=True):
-            groups.setdefault(part, []).append(where[name])
+        for name, where in self.split(torch.arange(self.dim)).items():
+            part = name.split(".")[1] if name.startswith("heads.") else "shared"
+            groups.setdefault(part, []).append(where.reshape(-1))
         return {part: torch.cat(pieces) for part, pieces in groups.items()}
 
     def losses(self, outputs: Outputs, batch: Batch, holds: Sequence[bool]) -> Tensor:
@@ -182,5 +181,5 @@ def _flatten(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _unflatten(x: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    pieces = x.split([t.numel() for t in like.values()], -1)
+    pieces = torch.split(x, [t.numel() for t in like.values()], -1)
     return {name: piece.view(t.shape) for (name, t), piece in zip(like.items(), pieces, strict=True)}

@@ -119,13 +119,12 @@ class _Loop:
         start, up, down = time.perf_counter(), self.meter.up, self.meter.down
         self.door.begin(t)
         state, found = self.plan.algorithm.round(t, state, self.door)
-        line = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
+        line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list(self.door.asked)} | self._named(found)
         if self.evaluation.due(t, self.plan.rounds):
+            before = self.meter.up + self.meter.down
             line |= self.evaluation(state["x"], state["buffers"], self.door)
-            line["evaluation_bytes"] = (
-                self.meter.up + self.meter.down - up - down - line["bytes_up"] - line["bytes_down"]
-            )
+            line["evaluation_bytes"] = self.meter.up + self.meter.down - before
         line["failures"] = [{"client": client, "why": why} for client, why in self.door.failures]
         line["seconds"] = time.perf_counter() - start
         line = _plain(line)
@@ -136,8 +135,8 @@ class _Loop:
     def _named(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Vectors with one entry per objective, by the objectives' names."""
         names = self.plan.problem.names
-        each = lambda v: isinstance(v, Tensor) and v.shape == (len(names),)  # noqa: E731
-        return {key: dict(zip(names, v.tolist(), strict=True)) if each(v) else v for key, v in found.items()}
+        each = [key for key, v in found.items() if isinstance(v, Tensor) and v.shape == (len(names),)]
+        return {**found, **{key: dict(zip(names, found[key].tolist(), strict=True)) for key in each}}
 
     def _checkpoint(self, t: int, state: State, now: bool = False) -> None:
         """After every round when clients keep their own state; otherwise as often as costs little."""
@@ -169,6 +168,7 @@ class _Loop:
 
     def _summary(self, history: list[dict[str, Any]], sha256: str) -> dict[str, Any]:
         last = history[-1]
+        objectives = {name: {"loss": loss, **last["metrics"][name]} for name, loss in last["losses"].items()}
         return {
             "run": str(self.directory.path),
             "algorithm": self.plan.algorithm_name,
@@ -179,9 +179,7 @@ class _Loop:
             "bytes_up": sum(line["bytes_up"] for line in history),
             "bytes_down": sum(line["bytes_down"] for line in history),
             "failures": sum(len(line["failures"]) for line in history),
-            "objectives": {
-                name: {"loss": loss, **last["metrics"].get(name, {})} for name, loss in last["losses"].items()
-            },
+            "objectives": objectives,
             "model_sha256": sha256,
         }
 

@@ -51,7 +51,7 @@ def at(rate: Rate, t: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LocalTraining:
-    """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full), optimizer."""
+    """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full)."""
 
     lr: Rate = 0.1
     local_steps: Annotated[int, Field(ge=0)] = 10
@@ -79,7 +79,7 @@ class LocalTraining:
 
     def shares(self, cohort: Sequence[int], fleet: Fleet) -> NDArray[np.float64]:
         """a_i of every client asked: 1, or its number of examples."""
-        n = fleet.examples[np.asarray(cohort)].astype(float)
+        n: NDArray[np.float64] = fleet.examples[np.asarray(cohort)].astype(float)
         return n if self.weighting_by == "size" else np.ones_like(n)
 
 
@@ -93,4 +93,5 @@ def spread(lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.b
     lam = np.where(W_s > 0, lam, 0.0)
     total = lam.sum()
     lam = lam / total if total > 0 else lam
-    return np.divide(lam * a.sum(), W_s, out=np.zeros_like(lam), where=W_s > 0)
+    omega: NDArray[np.float64] = np.divide(lam * a.sum(), W_s, out=np.zeros_like(lam), where=W_s > 0)
+    return omega

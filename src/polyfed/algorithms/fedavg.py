@@ -6,7 +6,7 @@ x <- x - eta_s sum_i a_i (x - x_i) / sum_i a_i.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -18,7 +18,7 @@ from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Rate, at, spread
 from polyfed.errors import BadInput, nearest
 from polyfed.fleet import Door
-from polyfed.messages import Request
+from polyfed.messages import Option, Request
 from polyfed.problem import Problem
 
 
@@ -43,12 +43,10 @@ class FedAvg(LocalTraining):
         total = fleet.sum(cohort, Request("sgd", shared, options=self.options(t)))
         mean = total["delta"] / total["weight"]
         state = {"x": x - at(self.server_lr, t) * mean, "buffers": total["buffers"] / total["weight"]}
-        return state, {
-            "weights": torch.from_numpy(np.where(omega > 0, lam, 0.0)),
-            "train": total["losses"] / total["heard"],
-        }
+        lam = np.where(omega > 0, lam, 0.0)
+        return state, {"weights": torch.from_numpy(lam), "train": total["losses"] / total["heard"]}
 
-    def options(self, t: int) -> dict[str, object]:
+    def options(self, t: int) -> dict[str, Option]:
         return self.local(t)
 
 
@@ -59,18 +57,17 @@ class FedProx(FedAvg):
 
     mu: NotNegative = 0.01
 
-    def options(self, t: int) -> dict[str, object]:
+    def options(self, t: int) -> dict[str, Option]:
         return {**self.local(t), "mu": self.mu}
 
 
-def fixed(weights: Mapping[str, float], names: tuple[str, ...]) -> NDArray[np.float64]:
+def fixed(weights: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
     """Given weights by objective name, on the simplex; uniform when none are given."""
     for name in weights:
         if name not in names:
-            raise BadInput(
-                f"algorithm.weights names {name!r}, which is no objective of this problem.{nearest(name, names)}"
-            )
+            raise BadInput(f"algorithm.weights names {name!r}, which is no objective here.{nearest(name, names)}")
     lam = np.array([weights.get(name, 0.0) for name in names]) if weights else np.ones(len(names))
     if not lam.sum() > 0:
         raise BadInput(f"algorithm.weights should give some objective a positive weight. Found {dict(weights)}.")
-    return lam / lam.sum()
+    simplex: NDArray[np.float64] = lam / lam.sum()
+    return simplex

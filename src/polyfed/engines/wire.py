@@ -40,7 +40,7 @@ class Wire(Engine):
     def __init__(self, problem: Problem, federation: Federation, wrappers: Wrappers) -> None:
         self.names, self.examples = problem.names, federation.examples
         self.holds = federation.matrix(problem.names)
-        self._new = lambda client: Node(client, problem, federation.alone(client), wrappers)
+        self._parts = problem, federation, wrappers
         self._nodes: dict[int, Node] = {}
         self.up = self.down = 0  # bytes that really went
 
@@ -53,7 +53,8 @@ class Wire(Engine):
 
     def _node(self, client: int) -> Node:
         if client not in self._nodes:
-            self._nodes[client] = self._new(client)
+            problem, federation, wrappers = self._parts
+            self._nodes[client] = Node(client, problem, federation.alone(client), wrappers)
         return self._nodes[client]
 
     def tree(self) -> dict[str, Any]:

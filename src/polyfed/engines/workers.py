@@ -104,7 +104,7 @@ class Pool:
 
     def _collect(self) -> dict[int, tuple[Reply, State | None]]:
         pipes = {worker.pipe: worker for worker in self._workers if worker.busy}
-        answers = [pipes[pipe].receive() for pipe in wait(list(pipes))]  # type: ignore[index]
+        answers = [pipes[pipe].receive() for pipe in wait(list(pipes))]
         return {number: (reply, state) for number, reply, state in answers}
 
     def close(self) -> None:
@@ -142,8 +142,8 @@ def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None]) -> None:
 
 def _answer(bench: Bench, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:
     state = _state(arrays)
-    when = [int(v) for v in arrays.pop("when")]
-    request = Request(head["work"], shared, arrays, head["options"], *when[:3], torch.tensor(when[3]))
+    seed, round, exchange, folded = arrays.pop("when").tolist()
+    request = Request(head["work"], shared, arrays, head["options"], seed, round, exchange, torch.tensor(folded))
     reply, new = bench(head["client"], request, state if head["state"] else None)
     kept = {f"state.{name}": a for name, a in (new or {}).items()}
     return encode({"error": reply.error, "state": new is not None}, {**reply.arrays, **kept})

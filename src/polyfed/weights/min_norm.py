@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -9,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from polyfed.errors import BadInput
-from polyfed.weights.gram import Array, Numbers, as_vector, psd
-from polyfed.weights.qp import FREE, Program, solve
+from polyfed.weights.gram import Array, Numbers, as_vector, psd, symmetric
+from polyfed.weights.qp import MANY, Program, on_simplex, solve
 from polyfed.weights.weighting import State, weightings
 
 
@@ -24,11 +25,14 @@ def min_norm(gram: Numbers, *, center: Numbers | None = None, eps: float = 1.0) 
     one is returned; the direction they give is the same. We solve for `w_k ||g_k||` and not for w_k, so that gradients
     whose lengths differ a million times are all accounted for.
     """
-    G = psd(gram)
+    G = symmetric(gram)
     box = _box(len(G), center, eps)
     if eps == 0.0 or len(G) == 1:
         return box.center.copy()
-    return _pair(G, box) if len(G) == 2 else _many(G, box)
+    if len(G) == 2:
+        return _pair(psd(G), box)
+    w = _quick(G) if eps == 1.0 and len(G) <= MANY else None
+    return _many(psd(G), box) if w is None else w
 
 
 @weightings("min-norm")
@@ -47,7 +51,6 @@ class _Box(NamedTuple):
     center: Array
     lower: Array
     upper: Array
-    whole: bool  # the box holds the simplex
 
 
 def _box(size: int, center: Numbers | None, eps: float) -> _Box:
@@ -58,7 +61,7 @@ def _box(size: int, center: Numbers | None, eps: float) -> _Box:
     w0 = as_vector(center, size, "center")
     if w0.min() < 0.0 or abs(w0.sum() - 1.0) > 1e-6:
         raise BadInput(f"`center` should hold weights, none negative, that sum to 1. Found {w0.tolist()}.")
-    return _Box(w0, np.maximum(w0 - eps, 0.0), np.minimum(w0 + eps, 1.0), eps == 1.0)
+    return _Box(w0, np.maximum(w0 - eps, 0.0), np.minimum(w0 + eps, 1.0))
 
 
 def _pair(G: Array, box: _Box) -> Array:
@@ -72,17 +75,29 @@ def _pair(G: Array, box: _Box) -> Array:
     return np.array([min(max((c - b) / apart, low), high), min(max((a - b) / apart, 1.0 - high), 1.0 - low)])
 
 
+def _quick(G: Array) -> Array | None:
+    """No box, G definite: the common case, where checks and copies would take longer than the solver."""
+    squares = G.diagonal()
+    least = squares.min()
+    if not least > 0.0:
+        return None
+    norms = np.sqrt(squares)
+    t = math.sqrt(least) / norms
+    y = on_simplex(G / norms[:, None].dot(norms[None]), t)  # `dot`, because `*` and `@` take twice as long on small ones
+    return None if y is None else np.asarray(y * t / y.dot(t))
+
+
 def _many(G: Array, box: _Box) -> Array:
     norms = np.sqrt(G.diagonal())
-    length = norms.min() if box.whole else _lightest(norms, box) @ norms  # the size of what is being minimised
-    if length == 0.0:
-        return _lightest(norms, box) if norms.any() else box.center.copy()
-    unit = np.maximum(norms, length)
-    t = length / unit
-    bounds = _simplex(len(G)) if box.whole else (np.append(box.lower / t, 1.0), np.append(box.upper / t, 1.0))
-    y = solve(Program(G / (unit[:, None] * unit), _zeros(len(G)), t[None], *bounds), box.center / t)
-    w = np.minimum(np.maximum(y * t, box.lower), box.upper)
-    return np.asarray(w / w.sum())
+    lightest = _lightest(norms, box)
+    length = lightest @ norms  # the size of what is being minimised
+    if length <= 1e-14 * norms.max():  # nothing, or what rounding left of it
+        return lightest if norms.any() else box.center.copy()
+    units = np.maximum(norms, length)
+    t = length / units
+    lower, upper = np.append(box.lower / t, 1.0), np.append(box.upper / t, 1.0)
+    y = solve(Program(G / np.outer(units, units), np.zeros(len(G)), t[None], lower, upper))
+    return np.asarray(y * t / (y @ t))
 
 
 def _lightest(norms: Array, box: _Box) -> Array:
@@ -94,17 +109,6 @@ def _lightest(norms: Array, box: _Box) -> Array:
     return w
 
 
-# What depends on the number of objectives only is built once: it would take as long as the solver for five of them.
 @cache
 def _around(size: int, eps: float) -> _Box:
     return _box(size, np.full(size, 1.0 / size), eps)
-
-
-@cache
-def _simplex(size: int) -> tuple[Array, Array]:
-    return np.append(np.zeros(size), 1.0), np.append(np.full(size, FREE), 1.0)
-
-
-@cache
-def _zeros(size: int) -> Array:
-    return np.zeros(size)

@@ -31,7 +31,7 @@ def sgd(client: Client, request: Request) -> Arrays:
         return torch.add(w, u, alpha=-lr), buffers, losses if i == 0 else first, slots
 
     start = (x, request["buffers"], torch.zeros_like(omega), begin(x, options))
-    w, buffers, losses, _ = client.loop(step, start, **batching(options))
+    w, buffers, losses, _ = client.loop(step, start, **batching(options))  # type: ignore[arg-type]
     a = client.n if options["weight"] == "size" else 1.0
     heard = a * client.holds
     return {"delta": a * (x - w), "buffers": a * buffers, "losses": heard * losses, "heard": heard, "weight": a}
