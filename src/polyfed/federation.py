@@ -51,7 +51,7 @@ class Federation:
     x has one row per example; targets has, per objective, one row per example (the name '' serves every
     objective). holds has, per objective, which clients have data for it (the 0/1 matrix A, by column); everybody
     holds an objective it does not name. server: the rows of the server's own test data. prepare turns a raw batch
-    of x into what the model takes.
+    of x into what the model takes; augment then changes it at random, in training only, by a key.
     """
 
     x: Tensor
@@ -62,6 +62,7 @@ class Federation:
     server: Index | None = None
     holds: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     prepare: Callable[[Tensor], Tensor] | None = None
+    augment: Callable[[Tensor, int], Tensor] | None = None
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

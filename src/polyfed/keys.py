@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_A, _B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_A, MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def key(*parts: int | str) -> int:
@@ -22,21 +22,21 @@ def key(*parts: int | str) -> int:
     z = 0
     for part in parts:
         number = zlib.crc32(part.encode()) if isinstance(part, str) else part
-        z = _mix((z ^ (number & _MASK)) + _GOLDEN & _MASK)
+        z = _mix((z ^ (number & _MASK)) + GOLDEN & _MASK)
     return z
 
 
 def _mix(z: int) -> int:
-    z = (z ^ (z >> 30)) * _A & _MASK
-    z = (z ^ (z >> 27)) * _B & _MASK
+    z = (z ^ (z >> 30)) * MIX_A & _MASK
+    z = (z ^ (z >> 27)) * MIX_B & _MASK
     return z ^ (z >> 31)
 
 
 def bits(of: int, n: int) -> NDArray[np.uint64]:
     """The first n numbers of the key's stream: n independent 64-bit hashes."""
-    z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(of)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_A)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_B)
+    z = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(of)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_A)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_B)
     return z ^ (z >> np.uint64(31))
 
 

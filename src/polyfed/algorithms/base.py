@@ -83,15 +83,16 @@ class LocalTraining:
         return n if self.weighting_by == "size" else np.ones_like(n)
 
 
+def present(lam: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Weights over the objectives that somebody in the cohort holds: 0 for the others, which share out what they had."""
+    lam = np.where(holds.any(0), lam, 0.0)
+    return lam / max(lam.sum(), np.finfo(float).tiny)
+
+
 def spread(lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
     """omega_s = lambda_s W / W_s: what a client multiplies f_s by, so that the mean over all clients of their weighted
     objectives is sum_s lambda_s times the mean over those who hold s (W sums a over all, W_s over the holders).
-
-    An objective nobody holds has weight 0, and the others share what it had.
     """
     W_s = a @ holds
-    lam = np.where(W_s > 0, lam, 0.0)
-    total = lam.sum()
-    lam = lam / total if total > 0 else lam
     omega: NDArray[np.float64] = np.divide(lam * a.sum(), W_s, out=np.zeros_like(lam), where=W_s > 0)
     return omega

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Rate, at, spread
+from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Rate, at, present, spread
 from polyfed.errors import BadInput, nearest
 from polyfed.fleet import Door
 from polyfed.messages import Option, Request
@@ -36,14 +36,13 @@ class FedAvg(LocalTraining):
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
-        lam = fixed(self.weights, fleet.names)
+        lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
         omega = spread(lam, self.shares(cohort, fleet), fleet.holds[cohort])
         x = state["x"]
         shared = {"x": x, "buffers": state["buffers"], "omega": torch.as_tensor(omega, dtype=x.dtype)}
         total = fleet.sum(cohort, Request("sgd", shared, options=self.options(t)))
         mean = total["delta"] / total["weight"]
         state = {"x": x - at(self.server_lr, t) * mean, "buffers": total["buffers"] / total["weight"]}
-        lam = np.where(omega > 0, lam, 0.0)
         return state, {"weights": torch.from_numpy(lam), "train": total["losses"] / total["heard"]}
 
     def options(self, t: int) -> dict[str, Option]:

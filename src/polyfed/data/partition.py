@@ -1,60 +1,115 @@
-"""Who gets which rows. A partition is a function of (dataset, clients, rng, its own options) to `Rows`."""
+"""Who gets which rows. A partition is a function of (dataset, rng, its own options) to `Rows`.
+
+A partition decides how many clients there are: most take `clients`. It may list a client's rows in any order, since
+keeping some aside shuffles them first (`build.py`). Each row goes to exactly one client unless the docstring of the
+partition says otherwise. Those that go by labels are in `label_skew.py`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from polyfed.data import Dataset, partitions
-from polyfed.errors import BadInput
+from polyfed.errors import BadInput, nearest
 from polyfed.federation import Index, Rows
 
 Rng = np.random.Generator
+Whole = Annotated[int, Field(ge=1)]
+Sizes = Literal["equal", "lognormal"]
+Sigma = Annotated[float, Field(gt=0, le=10)]  # at 10 one client has nearly everything
 
 
 @partitions("iid")
-def iid(dataset: Dataset, *, clients: int, rng: Rng) -> Rows:
-    """Every client an equal share of the rows, at random."""
-    return deal(rng.permutation(dataset.rows), clients)
+def iid(dataset: Dataset, *, rng: Rng, clients: Whole = 100, sizes: Sizes = "equal", sigma: Sigma = 1.0) -> Rows:
+    """Rows at random; sizes equal, or lognormal with spread sigma."""
+    return cut(rng.permutation(dataset.rows), shares(dataset.rows, weights(clients, sizes, sigma, rng)))
 
 
-@partitions("dirichlet")
-def dirichlet(
-    dataset: Dataset, *, clients: int, rng: Rng, alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.3
+@partitions("windows")
+def windows(dataset: Dataset, *, rng: Rng, clients: Whole = 100, rows_per_client: Whole = 1000) -> Rows:
+    """Each client a random stretch of one shuffled order: rows are shared, a million clients cost 16 MB.
+
+    Stretches overlap, so a row has many owners or none.
+    """
+    if rows_per_client > dataset.rows:
+        raise BadInput(f"data.rows_per_client should be at most the {dataset.rows} rows. Found {rows_per_client}.")
+    start = rng.integers(0, dataset.rows, clients)
+    return Rows(rng.permutation(dataset.rows), start, np.full(clients, rows_per_client))
+
+
+@partitions("natural")
+def natural(
+    dataset: Dataset, *, rng: Rng, key: str | None = None, clients: Whole | None = None, min_rows: Whole = 1
 ) -> Rows:
-    """Equal shares, disjoint; each client's labels follow its own draw from Dirichlet(alpha) over all labels."""
-    labels = _labels(dataset)
-    pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in np.unique(labels)]
-    sizes = deal(np.arange(dataset.rows), clients).length
-    mix = rng.dirichlet(np.full(len(pools), alpha), size=clients)
-    return Rows.of([_draw(pools, mix[i], int(sizes[i]), rng) for i in range(clients)])
+    """One client per owner of rows (user, field, sensor, ...); `clients`, if given, draws that many of them.
+
+    Rows are nobody's when their owner was not drawn or has fewer than min_rows.
+    """
+    owner = codes(_chosen(dataset.keys, key), dataset.rows)
+    length = np.bincount(owner)
+    kept = np.flatnonzero(length >= min_rows)
+    if not 1 <= (clients or 1) <= len(kept):
+        raise BadInput(
+            f"data.clients should be at most the number of owners with {min_rows} rows or more, {len(kept)}; leave it "
+            f"out to have them all. Found {clients or 'none'}."
+        )
+    if clients is not None:
+        kept = np.sort(rng.choice(kept, clients, replace=False))
+    return Rows(np.argsort(owner, kind="stable"), (np.cumsum(length) - length)[kept], length[kept])
 
 
-def _draw(pools: list[list[int]], p: NDArray[np.float64], size: int, rng: Rng) -> list[int]:
-    """`size` rows with labels drawn from p; labels that have run out leave their share to the others."""
-    rows: list[int] = []
-    while len(rows) < size:
-        left = np.array([len(pool) for pool in pools])
-        share = np.where(left > 0, p, 0.0)
-        share = share if share.sum() > 0 else left.astype(float)  # all it wanted is gone: whatever is left
-        for label, count in enumerate(rng.multinomial(size - len(rows), share / share.sum())):
-            rows += [pools[label].pop() for _ in range(min(count, left[label]))]
-    return rows
+def _chosen(keys: Mapping[str, NDArray[Any]], key: str | None) -> NDArray[Any]:
+    if not keys:
+        raise BadInput("This data set has no natural owners of rows; choose another data.partition.")
+    if key is None and len(keys) == 1:
+        return next(iter(keys.values()))
+    if key is None or key not in keys:
+        raise BadInput(f"data.key should name what owns the rows. Found {key!r}.{nearest(key or '', keys)}")
+    return keys[key]
+
+
+def weights(clients: int, sizes: Sizes, sigma: float, rng: Rng) -> NDArray[np.float64]:
+    """The clients' sizes relative to each other."""
+    return np.ones(clients) if sizes == "equal" else rng.lognormal(0.0, sigma, clients)
+
+
+def shares(total: int, weight: NDArray[np.float64]) -> Index:
+    """How many of `total` rows each client gets: at least one, the rest in proportion to the weights."""
+    clients = len(weight)
+    if clients > total:
+        raise BadInput(f"data.clients should be at most the number of rows, {total}. Found {clients}.")
+    exact = weight / weight.sum() * (total - clients)
+    size: Index = 1 + np.floor(exact).astype(np.int64)
+    size[np.argsort(np.floor(exact) - exact, kind="stable")[: total - size.sum()]] += 1  # the largest remainders
+    return size
 
 
 def deal(order: Index, clients: int) -> Rows:
     """An order of rows cut into shares whose sizes differ by at most one."""
-    if clients > len(order):
-        raise BadInput(f"data.clients should be at most the number of rows, {len(order)}. Found {clients}.")
-    length = np.full(clients, len(order) // clients)
-    length[: len(order) % clients] += 1
+    return cut(order, shares(len(order), np.ones(clients)))
+
+
+def cut(order: Index, length: Index) -> Rows:
+    """An order of rows cut into consecutive stretches."""
     return Rows(order, np.cumsum(length) - length, length)
 
 
-def _labels(dataset: Dataset) -> NDArray[np.int64]:
-    if dataset.labels is None:
-        raise BadInput("This data set has no labels to partition by; use data.partition = 'iid'.")
-    return dataset.labels[: dataset.rows]
+def group(rows: Index, owner: Index, clients: int) -> Rows:
+    """Row rows[j] goes to client owner[j]."""
+    return cut(rows[np.argsort(owner, kind="stable")], np.bincount(owner, minlength=clients))
+
+
+def places(rows: Rows) -> Index:
+    """Where in the order each client's rows stand, client after client."""
+    offset = rows.start - (np.cumsum(rows.length) - rows.length)
+    return (np.repeat(offset, rows.length) + np.arange(rows.length.sum())) % len(rows.order)
+
+
+def codes(values: NDArray[Any], rows: int) -> Index:
+    """The distinct values of the clients' rows, numbered 0, 1, ..."""
+    return np.unique(values[:rows], return_inverse=True)[1].astype(np.int64)

@@ -115,8 +115,12 @@ class LoopClient:
         if not len(rows):
             raise BadInput(f"client {self.id} has no {split} rows")
         per_epoch = -(-len(rows) // (batch_size or len(rows)))
+        augment = self.federation.augment if shuffle and split == "train" else None  # never when measuring
         for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle)):
-            carry = step(carry, self.federation.take(torch.from_numpy(index)), i)
+            batch = self.federation.take(torch.from_numpy(index))
+            if augment is not None:
+                batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i)))
+            carry = step(carry, batch, i)
         return carry
 
     def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool) -> Iterator[Index]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import queue
 import signal
 import threading
@@ -109,6 +111,8 @@ class Pool:
 
     def close(self) -> None:
         for worker in self._workers:
+            with contextlib.suppress(OSError):  # it may be dead already
+                worker.pipe.send_bytes(b"")
             worker.pipe.close()
         for worker in self._workers:
             worker.process.join(timeout=5)
@@ -132,12 +136,23 @@ def _serve(bench: Bench, pipe: Connection) -> None:
 
 
 def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None]) -> None:
-    """Reads on while a reply is being written: two ends that both wait to write would wait forever."""
+    """Reads on while a reply is being written: two ends that both wait to write would wait forever.
+
+    A parent that was killed closes nothing, as its other workers hold copies of the pipe: a new parent tells.
+    """
+    parent, message = os.getppid(), b"go on"
+    while message and os.getppid() == parent:
+        if pipe.poll(0.5):
+            message = _received(pipe)
+            inbox.put(message or None)
+    inbox.put(None)
+
+
+def _received(pipe: Connection) -> bytes:
     try:
-        while True:
-            inbox.put(pipe.recv_bytes())
+        return pipe.recv_bytes()
     except (EOFError, OSError):
-        inbox.put(None)
+        return b""
 
 
 def _answer(bench: Bench, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from polyfed.weights.cagrad import cagrad
+from polyfed.weights.dual_cone import project_dual_cone
 from polyfed.weights.gram import extend, frank_wolfe_gap, psd, restrict
 from polyfed.weights.min_norm import min_norm
 from polyfed.weights.pgd import pgd
+from polyfed.weights.preference import Preferred, preference
 from polyfed.weights.simplex import project_simplex
 from polyfed.weights.weighting import State, Weighting, weigh, weightings
 
 __all__ = [
+    "Preferred",
     "State",
     "Weighting",
+    "cagrad",
     "extend",
     "frank_wolfe_gap",
     "min_norm",
     "pgd",
+    "preference",
+    "project_dual_cone",
     "project_simplex",
     "psd",
     "restrict",

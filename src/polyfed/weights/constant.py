@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyfed.errors import BadInput
-from polyfed.weights.gram import Array, as_vector
+from polyfed.weights.gram import Array, as_weights
 from polyfed.weights.weighting import State, weightings
 
 
@@ -47,10 +46,7 @@ class Fixed:
     weights: tuple[float, ...]
 
     def init(self, size: int) -> State:
-        weights = as_vector(self.weights, size, "weights")
-        if weights.min() < 0 or not weights.any():
-            raise BadInput(f"`weights` should not be negative, nor all be zero. Found {weights.tolist()}.")
-        return {"weights": weights}
+        return {"weights": as_weights(self.weights, size, "weights")}
 
     def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
         total = state["weights"].sum()

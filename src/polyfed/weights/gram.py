@@ -56,6 +56,14 @@ def as_vector(values: Numbers, size: int, name: str) -> Array:
     return v
 
 
+def as_weights(values: Numbers, size: int, name: str) -> Array:
+    """A vector with no negative entry and not all zero."""
+    v = as_vector(values, size, name)
+    if v.min() < 0.0 or not v.any():
+        raise BadInput(f"`{name}` should have no negative entry, and not all be zero. Found {v.tolist()}.")
+    return v
+
+
 def as_array(values: Numbers) -> Array:
     """Numbers of numpy or torch (any device, with or without a graph) as a float64 array."""
     if hasattr(values, "detach"):
@@ -104,4 +112,4 @@ def _norms(G: Array) -> Array:
     squares = np.maximum(G.diagonal(), 0.0)
     norms, size = np.sqrt(squares), np.abs(G)
     excess = np.where(size > np.outer(norms, norms), size, 0.0).max(axis=1)
-    return np.sqrt(np.maximum(squares, excess))
+    return np.asarray(np.sqrt(np.maximum(squares, excess)))

@@ -18,14 +18,14 @@ def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3)
     `w <- proj_simplex(w - beta G w)`, K times, with G first divided by `(mean_k sqrt(G_kk + 1e-4))^2`.
 
     gram: G, used as it is, so that an unsymmetric one (two client sets, Algorithm 10) is welcome; start: w, the last
-    round's; steps: K; step: beta. FedCMOO (Askin et al. 2025), Algorithm 2. The division is in the authors' code and not
-    in the paper: without it beta would have to follow the size of the gradients. We take float64 and let negative
-    diagonal entries count as 0. The 1e-4 makes weights depend on the scale of gradients smaller than about 0.1.
+    round's; steps: K; step: beta. FedCMOO (Askin et al. 2025), Algorithm 2. The division is in the authors' code and
+    not in the paper: without it beta would have to follow the size of the gradients. We take float64, and count
+    negative diagonal entries as 0. Because of the 1e-4 the scale of gradients shorter than about 0.1 matters.
     """
     G = as_gram(gram)
     w = as_vector(start, len(G), "start")
-    if steps < 0 or not step > 0:
-        raise BadInput(f"`steps` should not be negative and `step` be positive. Found {steps} and {step}.")
+    if steps < 1 or not step > 0.0:
+        raise BadInput(f"`steps` and `step` should be positive. Found {steps} and {step}.")
     G = G * (step / np.sqrt(np.maximum(G.diagonal(), 0.0) + 1e-4).mean() ** 2)
     for _ in range(steps):
         w = project(w - G @ w)

@@ -52,16 +52,17 @@ def solve(program: Program, solvers: Sequence[Solver] = ()) -> Array:
 
 
 def kkt(program: Program, y: Array, nu: Array) -> float:
-    """By how much y, within its bounds, misses optimality.
+    """By how much y, within its bounds, misses optimality, relative to the size of y.
 
-    With the slopes `z = C y + f + A^T nu`, the sum of `z_k (y_k - lower_k)` where z_k > 0, of `-z_k min(upper_k - y_k, 1)`
-    where z_k < 0 (the 1 standing for a bound far away), and of what A y misses: the duality gap and the infeasibility.
+    With the slopes `z = C y + f + A^T nu`: the sum of `z_k (y_k - lower_k)` where z_k > 0 and of
+    `-z_k min(upper_k - y_k, 1)` where z_k < 0 (the 1 stands for a bound far away), that is the duality gap, over
+    `max(1, sum_k |y_k|)^2`; and by how much A y misses.
     """
     C, f, A, lower, upper = program
     n = len(C)
     z = C @ y + f + nu @ A
     gap = np.maximum(z, 0.0) @ (y - lower[:n]) + np.maximum(-z, 0.0) @ np.minimum(upper[:n] - y, 1.0)
-    return float(gap + np.abs(A @ y - upper[n:]).sum())
+    return float(gap / max(1.0, np.abs(y).sum()) ** 2 + np.abs(A @ y - upper[n:]).sum())
 
 
 def on_simplex(C: Array, t: Array) -> Array | None:

@@ -1,0 +1,134 @@
+"""TorchJD's Gramian weightings (Quinton and Rey 2024), with their memory and their chance made explicit.
+
+Here are those that ask for nothing but a Gram matrix. CAGrad, whose TorchJD form needs cvxpy, is in `cagrad`. Left
+out: Nash-MTL (cvxpy); ConFIG, GradDrop, TrimmedMean and ExcessMTL (they need the gradients themselves); MoDo and
+SDMGrad (they ask for two independent batches); PCD (its first objective rules the others, and may be absent); CR-MOGM
+(a moving average, which is the business of the algorithm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyfed.errors import BadInput
+from polyfed.weights.dual_cone import project_dual_cone
+from polyfed.weights.gram import Array, psd
+from polyfed.weights.weighting import State, weightings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Gramian:
+    """A weighting of TorchJD by its class and options: its buffers are the state, its draws come from the key."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._module()  # a missing install or an impossible option shows before anything has run
+
+    def init(self, size: int) -> State:
+        return {}  # TorchJD makes its buffers at the first call
+
+    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+        import torch
+
+        module, G = self._module(), torch.from_numpy(psd(gram))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            if state:
+                module(torch.eye(len(G), dtype=G.dtype))  # makes the buffers, which the next line fills
+                module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+            torch.default_generator.manual_seed(key % 2**63)
+            weights = _said(module, G)
+        return weights.numpy(), {name: value.numpy() for name, value in module.state_dict().items()}
+
+    def _module(self) -> Any:
+        try:
+            from torchjd import aggregation
+        except ImportError as error:
+            raise BadInput(
+                f"{self.name} is TorchJD's, which is not installed; run: pip install 'polyfed[torchjd]'."
+            ) from error
+        return _said(getattr(aggregation, self.name), **self.options)
+
+
+def _said(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What the function returns; its ValueError is a person's to mend."""
+    try:
+        return function(*arguments, **options)
+    except ValueError as error:
+        raise BadInput(f"TorchJD refused this weighting: {error}") from error
+
+
+def _project(U: Tensor, G: Tensor) -> Tensor:
+    """The projector handed to TorchJD, in place of its own on quadprog (GPL)."""
+    import torch
+
+    gram = G.numpy()
+    return torch.from_numpy(np.apply_along_axis(lambda u: project_dual_cone(gram, u), -1, U.numpy()))
+
+
+@weightings("upgrad")
+def upgrad() -> Gramian:
+    """UPGrad: each gradient made to conflict with none, then their mean (Quinton and Rey 2024)."""
+    return Gramian("UPGradWeighting", {"projector": _project})
+
+
+@weightings("dualproj")
+def dualproj() -> Gramian:
+    """DualProj: the nearest direction to the mean that conflicts with none (Lopez-Paz and Ranzato 2017)."""
+    return Gramian("DualProjWeighting", {"projector": _project})
+
+
+@weightings("pcgrad")
+def pcgrad() -> Gramian:
+    """PCGrad: each gradient freed of conflicts with the others one by one, in random order (Yu et al. 2020)."""
+    return Gramian("PCGradWeighting")
+
+
+@weightings("gradvac")
+def gradvac(beta: float = 0.5) -> Gramian:
+    """GradVac: each pair of gradients brought to its usual angle, which is remembered (Wang et al. 2021)."""
+    return Gramian("GradVacWeighting", {"beta": beta})
+
+
+@weightings("imtl-g")
+def imtl_g() -> Gramian:
+    """IMTL-G: the direction with equal projections on all gradients; weights may be negative (Liu et al. 2021)."""
+    return Gramian("IMTLGWeighting")
+
+
+@weightings("aligned-mtl")
+def aligned_mtl(scale_mode: str = "min") -> Gramian:
+    """Aligned-MTL: the mean after the singular values are made equal (Senushkin et al. 2023)."""
+    return Gramian("AlignedMTLWeighting", {"scale_mode": scale_mode})
+
+
+@weightings("mgda")
+def mgda(max_iters: int = 100) -> Gramian:
+    """MGDA by Frank-Wolfe steps, as often published: inexact where min-norm is exact (Sener and Koltun 2018)."""
+    return Gramian("MGDAWeighting", {"max_iters": max_iters})
+
+
+@weightings("fairgrad")
+def fairgrad(alpha: float = 1.0) -> Gramian:
+    """FairGrad: alpha-fair gains, 1 being proportional fairness; depends on the scale of G (Ban and Ji 2024)."""
+    return Gramian("FairGradWeighting", {"alpha": alpha})
+
+
+@weightings("krum")
+def krum(n_byzantine: int = 1, n_selected: int = 1) -> Gramian:
+    """Krum: the gradients closest to the others, as a guard against attackers (Blanchard et al. 2017)."""
+    return Gramian("KrumWeighting", {"n_byzantine": n_byzantine, "n_selected": n_selected})
+
+
+@weightings("random")
+def random() -> Gramian:
+    """Random weights on the simplex, drawn anew each round (Lin et al. 2022)."""
+    return Gramian("RandomWeighting")
