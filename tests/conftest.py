@@ -58,5 +58,3 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("the real data sets are not beside this checkout (../shared/data)")
     return path
-
-

@@ -103,7 +103,9 @@ def test_a_failing_client_is_dropped_counted_and_named(what: str, why: str, engi
 
 def test_everybody_failing_ends_the_run_with_a_usable_checkpoint() -> None:
     with pytest.raises(RunStopped, match=r"none of the 6 clients .* the disk is on fire.*after round 0"):
-        train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", wrappers=broken("raise", tuple(range(6))))
+        train(
+            small_problem(), small_federation(), FedAvg(), rounds=3, out="r", wrappers=broken("raise", tuple(range(6)))
+        )
     result = train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", resume=True)
     again = train(small_problem(), small_federation(), FedAvg(), rounds=3)
     assert result.summary["model_sha256"] == again.summary["model_sha256"]
@@ -228,7 +230,9 @@ def test_killed_twice_and_resumed_is_the_same_model(whole: str, tmp_path: Path, 
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["model_sha256"] == whole
-    assert [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(range(1, 61))
+    assert [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(
+        range(1, 61)
+    )
 
 
 def test_ctrl_c_checkpoints_and_says_how_to_go_on(whole: str, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ class VmapClient:
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         def total(x: Tensor) -> tuple[Tensor, Tensor]:
             out = torch.func.functional_call(self.problem.model, self.problem.split(x), (batch.x,))
-            losses = self.problem.losses(out, batch, [True] * len(self.problem.names)) * self.holds
+            losses = torch.stack(self.problem.losses(out, batch, [True] * len(self.problem.names))) * self.holds
             return losses @ omega, losses
 
         g, losses = torch.func.grad(total, has_aux=True)(x)

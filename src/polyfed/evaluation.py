@@ -18,6 +18,7 @@ from polyfed.fleet import Door
 from polyfed.messages import Request
 from polyfed.problem import Problem
 
+
 def fits(problem: Problem, federation: Federation) -> None:
     """Refuse a model that cannot take the data, or a loss of the wrong shape, before a run is begun."""
     client = int(np.flatnonzero(federation.examples)[0])

@@ -31,16 +31,19 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Cohort = Whole | Fraction | Literal["all"]
 
 
+NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedavg", "engine": "local"}  # where none is given
+
+
 class Top(Table):
     """The keys of an experiment; the tables are checked against what they name."""
 
     rounds: Whole = 100
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     cohort: Cohort = 10
-    data: Settings = Field(default_factory=lambda: {"name": "two-digits"})
-    model: Settings = Field(default_factory=lambda: {"name": "mlp"})
-    algorithm: Settings = Field(default_factory=lambda: {"name": "fedavg"})
-    engine: Settings = Field(default_factory=lambda: {"name": "local"})
+    data: Settings = Field(default_factory=dict)
+    model: Settings = Field(default_factory=dict)
+    algorithm: Settings = Field(default_factory=dict)
+    engine: Settings = Field(default_factory=dict)
     evaluate: Settings = Field(default_factory=dict)
 
 
@@ -107,12 +110,12 @@ def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
     algorithm, algorithm_table = _named(algorithms, top.algorithm, "algorithm")
     engine, engine_table = _engine(top.engine)
-    dataset, federation, data_table = build_data(top.data, top.seed)
+    dataset, federation, data_table = build_data({"name": NAMES["data"], **top.data}, top.seed)
     problem, model_table = _problem(top.model, dataset, top.seed)
     algorithm.init(problem)
     fits(problem, federation)
     made = Plan(
-        name, top.algorithm["name"], top.engine["name"], problem, federation, algorithm,
+        name, algorithm_table["name"], engine_table["name"], problem, federation, algorithm,
         partial(engine, problem, federation, Wrappers()),
         top.rounds, top.seed, cohort_size(top.cohort, len(federation)), evaluate.every, evaluate.clients,
     )  # fmt: skip
@@ -133,9 +136,10 @@ def cohort_size(cohort: int | float | str, clients: int) -> int:
 
 
 def _name(table: Settings, path: str) -> tuple[str, Settings]:
-    if not isinstance(table.get("name"), str):
-        raise BadInput(f"The key '{path}.name' is needed and should be a name. Found {table.get('name')!r}.")
-    return table["name"], {key: value for key, value in table.items() if key != "name"}
+    name = table.get("name", NAMES[path])
+    if not isinstance(name, str):
+        raise BadInput(f"{path}.name should be a name, as 'polyfed list' shows them. Found {name!r}.")
+    return name, {key: value for key, value in table.items() if key != "name"}
 
 
 def _named(registry: Any, table: Settings, path: str, **given: Any) -> tuple[Any, Settings]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -71,7 +72,7 @@ class Objective:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise BadInput(f"Objective {self.name!r}: unknown loss {self.loss!r}.{nearest(self.loss, LOSSES)}")
 
-    @property
+    @cached_property
     def values(self) -> dict[str, PerExample]:
         """Everything measured for this objective: the loss first, then the metrics."""
         loss, metrics = LOSSES[self.loss] if isinstance(self.loss, str) else (self.loss, {})
@@ -147,14 +148,12 @@ class Problem:
             groups.setdefault(part, []).append(where.reshape(-1))
         return {part: torch.cat(pieces) for part, pieces in groups.items()}
 
-    def losses(self, outputs: Outputs, batch: Batch, holds: Sequence[bool]) -> Tensor:
-        """Mean loss of every objective on a batch (M,); 0 for those the client does not hold."""
-        return torch.stack(
-            [
-                batch.mean(self.value(k, "loss", outputs, batch)) if held else torch.zeros((), dtype=self.dtype)
-                for k, held in enumerate(holds)
-            ]
-        )
+    def losses(self, outputs: Outputs, batch: Batch, holds: Sequence[bool]) -> list[Tensor]:
+        """Mean loss of every objective on a batch; 0 for those the client does not hold."""
+        return [
+            batch.mean(self.value(k, "loss", outputs, batch)) if held else torch.zeros((), dtype=self.dtype)
+            for k, held in enumerate(holds)
+        ]
 
     def value(self, k: int, name: str, outputs: Outputs, batch: Batch) -> Tensor:
         """A loss or metric of objective k for each example of a batch."""

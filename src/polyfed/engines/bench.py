@@ -41,8 +41,10 @@ class Autograd:
 
     def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
         self._x.copy_(x)
-        self._buffers.copy_(buffers)
-        self.model.train(train)
+        if len(buffers):
+            self._buffers.copy_(buffers)
+        if self.model.training != train:  # walking the modules would cost as much as a layer
+            self.model.train(train)
         out: Outputs = self.model(_inputs(batch.x, self.problem.dtype))
         return out
 
@@ -50,8 +52,14 @@ class Autograd:
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
-        pieces = torch.autograd.grad(losses @ omega, self._params, materialize_grads=True)
-        return torch.cat([g.reshape(-1) for g in pieces]), losses.detach(), self._buffers.clone()
+        held = [k for k, hold in enumerate(holds) if hold]
+        pieces = torch.autograd.grad(
+            [losses[k] for k in held], self._params, [omega[k] for k in held], materialize_grads=True
+        )
+        return torch.cat([g.reshape(-1) for g in pieces]), torch.stack(losses).detach(), self._after(buffers)
+
+    def _after(self, buffers: Tensor) -> Tensor:
+        return self._buffers.clone() if len(buffers) else buffers
 
     @torch.no_grad()
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> Tensor:

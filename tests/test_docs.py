@@ -1,0 +1,61 @@
+"""What the documents say is run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).parents[1]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    fenced = (ROOT / document).read_text().split("```")[1::2]
+    return [code for head, _, code in (block.partition("\n") for block in fenced) if head == language]
+
+
+def test_the_readmes_example_is_short_and_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("README.md", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+    space: dict[str, object] = {}
+    exec(code, space)
+    assert "accuracy" in capsys.readouterr().out
+    assert space["result"].summary["objectives"]["click"]["accuracy"] > 0.8  # type: ignore[attr-defined]
+
+
+def test_the_readmes_experiment_runs() -> None:
+    from polyfed.cli import app
+
+    (text,) = blocks("README.md", "toml")
+    Path("readme.toml").write_text(text)
+    done = CliRunner().invoke(app, ["run", "readme.toml", "--rounds", "2", "--json"])
+    assert done.exit_code == 0, done.stderr
+
+
+def test_contributings_algorithm_can_be_added_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conftest import small_federation, small_problem
+
+    from polyfed import train
+
+    work, algorithm = blocks("CONTRIBUTING.md", "python")
+    if "doc_unit" not in sys.modules:
+        Path("doc_unit.py").write_text(work + "\n\n" + algorithm)
+        monkeypatch.syspath_prepend(".")
+    import doc_unit  # type: ignore[import-not-found]
+
+    models = {
+        train(small_problem(), small_federation(), doc_unit.Unit(), rounds=3, cohort=4, engine=engine).summary[
+            "model_sha256"
+        ]
+        for engine in ("local", "wire")
+    }
+    assert len(models) == 1
+
+
+def test_the_tree_in_the_readme_exists() -> None:
+    tree = next(block for block in blocks("README.md", "") if block.startswith("src/polyfed/"))
+    for name in re.findall(r"[a-z_]+\.py|[a-z]+/", tree):
+        assert (ROOT / "src/polyfed" / name).exists() or (ROOT / name).exists(), name
