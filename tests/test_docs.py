@@ -37,7 +37,6 @@ def test_the_readmes_experiment_runs() -> None:
 
 def test_contributings_algorithm_can_be_added_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     from conftest import small_federation, small_problem
-
     from polyfed import train
 
     work, algorithm = blocks("CONTRIBUTING.md", "python")
@@ -57,5 +56,5 @@ def test_contributings_algorithm_can_be_added_as_written(monkeypatch: pytest.Mon
 
 def test_the_tree_in_the_readme_exists() -> None:
     tree = next(block for block in blocks("README.md", "") if block.startswith("src/polyfed/"))
-    for name in re.findall(r"[a-z_]+\.py|[a-z]+/", tree):
+    for name in re.findall(r"(?:^|\s)([a-z_/]+(?:\.py|/))", tree):
         assert (ROOT / "src/polyfed" / name).exists() or (ROOT / name).exists(), name

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import small_federation, small_problem
 from torch import nn
 
+from conftest import small_federation, small_problem
 from polyfed import FedAvg, Federation, FedProx, Objective, Problem, train
 from polyfed.algorithms.base import InverseDecay, StepDecay, at, present, spread
 from polyfed.data.quadratic import minimiser, quadratic, quadratic_loss

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import small_federation
 
+from conftest import small_federation
 from polyfed import Federation, Rows
 from polyfed.errors import BadInput
 

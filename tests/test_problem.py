@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import small_federation, small_problem
 from torch import nn
 
+from conftest import small_federation, small_problem
 from polyfed import Objective, Problem
 from polyfed.client import Wrappers
 from polyfed.engines.bench import Bench

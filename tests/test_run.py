@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import small_federation, small_problem
 from safetensors.torch import load_file
 
+from conftest import small_federation, small_problem
 from polyfed import FedAvg, Wrappers, train
 from polyfed.client import Client, Perform
 from polyfed.errors import BadInput, RunStopped

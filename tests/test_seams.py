@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import small_federation, small_problem
 from torch import Tensor
 
+from conftest import small_federation, small_problem
 from polyfed import FedAvg, Wrappers
 from polyfed.algorithms import State
 from polyfed.client import Client, Perform

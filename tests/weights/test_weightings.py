@@ -31,6 +31,10 @@ def direction(G: Array, w: Array) -> float:
     return float(np.sqrt(max(w @ psd(G) @ w, 0.0)) / max(np.abs(w) @ lengths(psd(G)), 1e-300))
 
 
+def finite(f: Rule, G: Array) -> None:
+    assert np.isfinite(f(G)).all()
+
+
 def on_the_simplex(f: Rule, G: Array) -> None:
     w = f(G)
     assert w.min() >= 0.0
@@ -59,22 +63,22 @@ EXACT = (on_the_simplex, same_under_permutation, same_at_any_scale, conflicts_wi
 PROMISES: dict[str, tuple[tuple[str, ...], tuple[Callable[[Rule, Array], None], ...]]] = {
     "min-norm": (FAMILIES, EXACT),
     "pgd": (FAMILIES, (on_the_simplex, same_under_permutation)),
-    "preference": (FAMILIES, (on_the_simplex,)),
+    "preference": (FAMILIES, (on_the_simplex, same_at_any_scale)),
     "uniform": (FAMILIES, (on_the_simplex, same_under_permutation, same_at_any_scale)),
     "mean": (FAMILIES, (on_the_simplex, same_under_permutation, same_at_any_scale)),
     "sum": (FAMILIES, (same_under_permutation, same_at_any_scale)),
     "fixed": (FAMILIES, (on_the_simplex, same_at_any_scale)),
-    "cagrad": (SAFE, (same_under_permutation, same_at_any_scale)),
+    "cagrad": (FAMILIES, (finite, same_under_permutation, same_at_any_scale)),
     "upgrad": (FAMILIES, (same_under_permutation, same_at_any_scale, conflicts_with_none)),
     "dualproj": (FAMILIES, (same_under_permutation, same_at_any_scale, conflicts_with_none)),
-    "imtl-g": (SAFE, (same_under_permutation, same_at_any_scale)),
-    "aligned-mtl": (SAFE, (same_under_permutation, same_at_any_scale)),
+    "imtl-g": (SAFE, (finite, same_under_permutation, same_at_any_scale)),
+    "aligned-mtl": (SAFE, (finite, same_under_permutation, same_at_any_scale)),
     "mgda": (tuple(VECTORS), (on_the_simplex, same_at_any_scale)),
-    "pcgrad": (SAFE, (same_at_any_scale,)),
-    "gradvac": (SAFE, (same_at_any_scale,)),
+    "pcgrad": (FAMILIES, (finite, same_at_any_scale)),
+    "gradvac": (FAMILIES, (finite,)),
     "krum": (SAFE, (on_the_simplex, same_under_permutation, same_at_any_scale)),
     "random": (FAMILIES, (on_the_simplex, same_at_any_scale)),
-    "fairgrad": (SAFE, (same_under_permutation,)),
+    "fairgrad": (SAFE, (finite, same_under_permutation)),
 }
 CASES = [
     (name, family, promise)

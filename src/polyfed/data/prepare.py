@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -13,13 +12,9 @@ def scaled(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor
     return x.float().sub_(centre).div_(width)
 
 
-def tokens(x: Tensor) -> Tensor:
-    """Symbol numbers, as an embedding wants them."""
-    return x.long()
-
-
 def indicators(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """A row of numbers and category codes, one code per entry of sizes, with each code as 0/1 indicators."""
+    """Rows of numbers and then category codes, a code for each entry of sizes, with the codes as 0/1 indicators."""
     numbers, codes = x[:, : -len(sizes)], x[:, -len(sizes) :].long()
-    wide = [F.one_hot(codes[:, j], size).to(x.dtype) for j, size in enumerate(sizes)]
-    return torch.cat([numbers, *wide], 1)
+    first = torch.tensor((0, *sizes[:-1]), device=x.device).cumsum(0)
+    wide = x.new_zeros(len(x), sum(sizes)).scatter_(1, codes + first, 1.0)
+    return torch.cat([numbers, wide], 1)

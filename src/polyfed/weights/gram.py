@@ -108,8 +108,8 @@ def _clipped(G: Array) -> Array:
 
 
 def _norms(G: Array) -> Array:
-    """Norms of the gradients; larger where an entry of G breaks Cauchy-Schwarz, so that no ratio exceeds 1."""
+    """Norms of the gradients; larger where an entry of G breaks Cauchy-Schwarz, and by more than rounding."""
     squares = np.maximum(G.diagonal(), 0.0)
     norms, size = np.sqrt(squares), np.abs(G)
-    excess = np.where(size > np.outer(norms, norms), size, 0.0).max(axis=1)
+    excess = np.where(size > (1.0 + 1e-6) * np.outer(norms, norms), size, 0.0).max(axis=1)
     return np.asarray(np.sqrt(np.maximum(squares, excess)))
