@@ -31,7 +31,7 @@ def test_gradient_of_the_flat_view_is_autograds() -> None:
 
 
 def test_heads_and_shared_part_partition_the_vector() -> None:
-    parts = small_problem(objectives=3).parts()
+    parts = small_problem(objectives=3).parts
     assert set(parts) == {"shared", "left", "right", "middle"}
     assert torch.cat(list(parts.values())).sort().values.equal(torch.arange(small_problem(objectives=3).dim))
     assert len(parts["left"]) == 8 * 3 + 3
@@ -39,7 +39,7 @@ def test_heads_and_shared_part_partition_the_vector() -> None:
 
 def test_a_model_without_heads_is_all_shared() -> None:
     problem = Problem(nn.Linear(3, 2), [Objective("y", "cross-entropy")])
-    assert list(problem.parts()) == ["shared"]
+    assert list(problem.parts) == ["shared"]
 
 
 def test_split_views_are_the_parameters() -> None:
@@ -57,8 +57,8 @@ def test_an_objective_that_is_not_held_has_no_gradient() -> None:
         start["x"], start["buffers"], federation.take(torch.arange(4)), torch.ones(2), [True, False]
     )
     assert losses[1] == 0
-    assert not g[problem.parts()["right"]].any()
-    assert g[problem.parts()["left"]].any()
+    assert not g[problem.parts["right"]].any()
+    assert g[problem.parts["left"]].any()
 
 
 def test_a_masked_mean_ignores_padding() -> None:

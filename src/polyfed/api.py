@@ -44,6 +44,8 @@ def train(
     """
     if rounds < 1:
         raise BadInput(f"rounds should be at least 1. Found {rounds}.")
+    if getattr(algorithm, "pooled", False):
+        federation, cohort = federation.pooled(), "all"
     table = {"name": engine} if isinstance(engine, str) else dict(engine)
     name = str(table.pop("name", "local"))
     values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))

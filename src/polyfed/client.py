@@ -38,6 +38,10 @@ class Client(Protocol):
         """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after."""
         ...
 
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of all objectives (M, d), 0 for those not held, the losses (M,), and the buffers after."""
+        ...
+
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         """Sums over the batch of every objective's loss and metrics (K,), in evaluation mode."""
         ...

@@ -26,7 +26,8 @@ def fits(problem: Problem, federation: Federation) -> None:
     batch = federation.take(torch.from_numpy(federation.rows("train", client)[:2]))
     try:
         with torch.random.fork_rng(devices=[]):
-            bench.autograd.measure(*problem.initial().values(), batch, [True] * len(problem.names))
+            start = problem.initial()
+            bench.autograd.measure(start["x"], start["buffers"], batch, [True] * len(problem.names))
     except BadInput:
         raise
     except Exception as error:

@@ -111,6 +111,8 @@ def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     algorithm, algorithm_table = _named(algorithms, top.algorithm, "algorithm")
     engine, engine_table = _engine(top.engine)
     dataset, federation, data_table = build_data({"name": NAMES["data"], **top.data}, top.seed)
+    if getattr(algorithm, "pooled", False):
+        federation, top.cohort = federation.pooled(), "all"
     problem, model_table = _problem(top.model, dataset, top.seed)
     algorithm.init(problem)
     fits(problem, federation)

@@ -169,6 +169,18 @@ class Federation:
             holds={name: held[client : client + 1] for name, held in self.holds.items()},
         )
 
+    def pooled(self) -> Federation:
+        """One client with everybody's rows, each once: what a centralised reference trains on."""
+        if any(not held.all() for held in self.holds.values()):
+            raise BadInput("Pooling needs clients that all hold every objective; leave data.holds at 'all'.")
+
+        def all_of(rows: Rows | None) -> Rows | None:
+            return None if rows is None else Rows.of([np.unique(np.concatenate([rows[c] for c in range(len(rows))]))])
+
+        train = all_of(self.train)
+        assert train is not None
+        return replace(self, train=train, valid=all_of(self.valid), test=all_of(self.test), holds={})
+
     def at_server(self) -> Federation:
         """The server's test data as a federation of one, so that evaluation is the same work everywhere."""
         assert self.server is not None

@@ -150,9 +150,9 @@ class Door(Around):
     failures. Whose state-keeping replies got through is remembered, and told to the clients with the next request.
     """
 
-    def __init__(self, inner: Fleet, problem: Problem, *, seed: int, cohort: int) -> None:
+    def __init__(self, inner: Fleet, problem: Problem, *, seed: int, cohort: int, rounds: int = 1) -> None:
         super().__init__(inner)
-        self.seed, self.size = seed, cohort
+        self.problem, self.seed, self.size, self.rounds = problem, seed, cohort, rounds
         self._dims, self._dtype = problem.dims, problem.dtype
         self._able = None if self.examples.all() else np.flatnonzero(self.examples)
         self._lock = threading.Lock()

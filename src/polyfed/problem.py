@@ -129,6 +129,12 @@ class Problem:
             "K": sum(len(o.values) for o in self.objectives),
         }
 
+    @cached_property
+    def loss_places(self) -> list[int]:
+        """Where the losses stand among the K measured values."""
+        lengths = [len(o.values) for o in self.objectives]
+        return [sum(lengths[:k]) for k in range(len(lengths))]
+
     def initial(self) -> dict[str, Tensor]:
         """The module's own parameters and buffers, as {'x': ..., 'buffers': ...}."""
         return {"x": _flatten(self.params, self.dtype), "buffers": _flatten(self.buffers, self.dtype)}
@@ -140,6 +146,7 @@ class Problem:
     def split_buffers(self, buffers: Tensor) -> dict[str, Tensor]:
         return _unflatten(buffers, self.buffers)
 
+    @cached_property
     def parts(self) -> dict[str, Tensor]:
         """Which entries of x belong to 'shared' and to each objective's head, as index vectors."""
         groups: dict[str, list[Tensor]] = {}

@@ -84,7 +84,7 @@ class _Loop:
     def __init__(self, plan: Plan, directory: RunDirectory, engine: Engine, progress: Progress) -> None:
         self.plan, self.directory, self.engine, self.progress = plan, directory, engine, progress
         self.meter = Metered(engine)
-        self.door = Door(plan.around(self.meter), plan.problem, seed=plan.seed, cohort=plan.cohort)
+        self.door = Door(plan.around(self.meter), plan.problem, seed=plan.seed, cohort=plan.cohort, rounds=plan.rounds)
         self.evaluation = Evaluation(plan.problem, plan.federation, plan.evaluate_every, plan.evaluate_clients)
         self.saved = -1
         self.next_save = 0.0

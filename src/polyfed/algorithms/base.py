@@ -84,9 +84,10 @@ class LocalTraining:
 
 
 def present(lam: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Weights over the objectives that somebody in the cohort holds: 0 for the others, which share out what they had."""
+    """Weights over the objectives that somebody in the cohort holds; the others have 0, and share out what they had."""
     lam = np.where(holds.any(0), lam, 0.0)
-    return lam / max(lam.sum(), np.finfo(float).tiny)
+    simplex: NDArray[np.float64] = lam / max(lam.sum(), np.finfo(float).tiny)
+    return simplex
 
 
 def spread(lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:

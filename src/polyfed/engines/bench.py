@@ -52,11 +52,21 @@ class Autograd:
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
-        held = [k for k, hold in enumerate(holds) if hold]
+        held = [k for k, hold in enumerate(holds) if hold and omega[k]]
+        if not held:
+            return torch.zeros_like(x), torch.stack(losses).detach(), self._after(buffers)
         pieces = torch.autograd.grad(
             [losses[k] for k in held], self._params, [omega[k] for k in held], materialize_grads=True
         )
         return torch.cat([g.reshape(-1) for g in pieces]), torch.stack(losses).detach(), self._after(buffers)
+
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
+        rows = x.new_zeros(len(holds), len(x))
+        for k in (k for k, hold in enumerate(holds) if hold):
+            pieces = torch.autograd.grad(losses[k], self._params, retain_graph=True, materialize_grads=True)
+            torch.cat([g.reshape(-1) for g in pieces], out=rows[k])
+        return rows, torch.stack(losses).detach(), self._after(buffers)
 
     def _after(self, buffers: Tensor) -> Tensor:
         return self._buffers.clone() if len(buffers) else buffers
@@ -104,6 +114,9 @@ class LoopClient:
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.autograd.grad(x, buffers, batch, omega, self._held)
+
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.jacobian(x, buffers, batch, self._held)
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         return self.autograd.measure(x, buffers, batch, self._held)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,28 +15,48 @@ from polyfed.work import Arrays, work
 Slots = tuple[Tensor, ...]
 
 
+Carry = tuple[Tensor, Tensor, Tensor, Slots]
+Gradient = tuple[Tensor, Tensor, Tensor]  # of the weighted objective, the losses, the buffers after
+
+
 @work("sgd", reply={"delta": "d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""})
 def sgd(client: Client, request: Request) -> Arrays:
     """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with a (x - w), so that a sum is a weighted mean.
 
     a is 1 or, with weight = "size", the number of examples. losses are those of the first batch, at x.
     """
-    x, omega, options = request["x"], request["omega"], request.options
+    w, buffers, losses = descend(client, request, request["omega"])
+    a = share(client, request)
+    heard = a * client.holds
+    delta = a * (request["x"] - w)
+    return {"delta": delta, "buffers": a * buffers, "losses": heard * losses, "heard": heard, "weight": a}
+
+
+def descend(client: Client, request: Request, omega: Tensor, first: Gradient | None = None) -> Gradient:
+    """Local steps on sum_s omega_s f_s: the model, the buffers, and the losses at the start.
+
+    first: the first step's gradient, where the client has it already.
+    """
+    x, options = request["x"], request.options
     lr, mu = float(options["lr"]), float(options.get("mu") or 0.0)  # type: ignore[arg-type]
 
-    def step(carry: tuple[Tensor, Tensor, Tensor, Slots], batch: Batch, i: int) -> tuple[Tensor, Tensor, Tensor, Slots]:
-        w, buffers, first, slots = carry
-        g, losses, buffers = client.grad(w, buffers, batch, omega)
+    def step(carry: Carry, batch: Batch, i: int) -> Carry:
+        w, buffers, losses, slots = carry
+        known = first if i == 0 else None
+        g, now, buffers = known if known is not None else client.grad(w, buffers, batch, omega)
         if mu:
             g = g + mu * (w - x)
         u, slots = direction(g, slots, i, options)
-        return torch.add(w, u, alpha=-lr), buffers, losses if i == 0 else first, slots
+        return torch.add(w, u, alpha=-lr), buffers, now if i == 0 else losses, slots
 
     start = (x, request["buffers"], torch.zeros_like(omega), begin(x, options))
     w, buffers, losses, _ = client.loop(step, start, **batching(options))  # type: ignore[arg-type]
-    a = client.n if options["weight"] == "size" else 1.0
-    heard = a * client.holds
-    return {"delta": a * (x - w), "buffers": a * buffers, "losses": heard * losses, "heard": heard, "weight": a}
+    return w, buffers, losses
+
+
+def share(client: Client, request: Request) -> Any:
+    """a_i: what this client counts in a mean, 1 or its number of examples."""
+    return client.n if request.options["weight"] == "size" else 1.0
 
 
 def batching(options: Options) -> dict[str, int]:

@@ -1,0 +1,58 @@
+"""FedCMOO's compressor: the leading components of the Jacobian reshaped to a square (Algorithm 3).
+
+H (M x d) becomes a side x side matrix, side about sqrt(M d), padded with zeros; r components by randomised SVD (Halko,
+Martinsson, Tropp 2011), oversampled by r / 10, two power iterations. r is the most that `budget` models pay for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from polyfed.compress import Compressor, Keys, compressors, whole
+from polyfed.errors import BadInput
+from polyfed.keys import generator
+from polyfed.messages import Option, Options
+
+
+class RandSvd(Compressor):
+    """FedCMOO's randomised SVD of the reshaped Jacobian, for the upload of `budget` models."""
+
+    reply: ClassVar = {"U": "side r", "V": "r side"}
+
+    def options(self, M: int, d: int, width: int, budget: float) -> dict[str, Option]:
+        side = math.ceil(math.sqrt(M * d))
+        r = min(int(budget * d / (2 * side)), side)
+        if r < 1:
+            raise BadInput(f"rand-svd needs a budget of at least {2 * side / d:.2f} models here. Found {budget}.")
+        return {"side": side, "r": r}
+
+    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
+        side, r = whole(options, "side"), whole(options, "r")
+        A = torch.nn.functional.pad(H.reshape(-1), (0, side * side - H.numel())).view(side, side)
+        start = generator(keys[1], "rand-svd").standard_normal((side, min(side, r + max(1, r // 10))))
+        Q = _range(A, torch.from_numpy(start).to(A))
+        U, s, Vh = torch.linalg.svd(Q.T @ A, full_matrices=False)
+        return {"U": (Q @ U[:, :r]) * s[:r], "V": Vh[:r].contiguous()}
+
+    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
+        A = arrays["U"] @ arrays["V"]
+        M = whole(options, "rows")
+        lifted: Tensor = A.reshape(len(A), -1)[:, : M * d].view(len(A), M, d)
+        return lifted
+
+
+def _range(A: Tensor, start: Tensor, powers: int = 2) -> Tensor:
+    """An orthonormal basis of what A mostly maps to."""
+    Q = torch.linalg.qr(A @ start).Q
+    for _ in range(powers):
+        Q = torch.linalg.qr(A @ torch.linalg.qr(A.T @ Q).Q).Q
+    basis: Tensor = Q
+    return basis
+
+
+compressors("rand-svd")(RandSvd())
