@@ -176,8 +176,8 @@ def test_an_out_that_is_taken_is_refused() -> None:
 
 def test_resume_of_what_is_no_run() -> None:
     assert "is not a run" in polyfed("resume", "nowhere").stderr
-    from conftest import small_federation, small_problem
     from polyfed import FedAvg, train
+    from small import small_federation, small_problem
 
     train(small_problem(), small_federation(), FedAvg(), rounds=1, out="py")
     Path("py/result.json").unlink()

@@ -36,8 +36,8 @@ def test_the_readmes_experiment_runs() -> None:
 
 
 def test_contributings_algorithm_can_be_added_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conftest import small_federation, small_problem
     from polyfed import train
+    from small import small_federation, small_problem
 
     work, algorithm = blocks("CONTRIBUTING.md", "python")
     if "doc_unit" not in sys.modules:

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from conftest import small_federation, small_problem
 from polyfed import FedAvg, Federation, FedProx, Objective, Problem, train
 from polyfed.algorithms.base import InverseDecay, StepDecay, at, present, spread
 from polyfed.data.quadratic import minimiser, quadratic, quadratic_loss
 from polyfed.errors import BadInput
 from polyfed.keys import key, permutation
 from polyfed.models.basic import Point
+from small import small_federation, small_problem
 
 
 def one_client() -> tuple[Problem, Federation]:

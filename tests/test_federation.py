@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import small_federation
 from polyfed import Federation, Rows
 from polyfed.errors import BadInput
+from small import small_federation
 
 
 def test_rows_from_lists_and_stretches_that_wrap() -> None:

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from conftest import small_federation, small_problem
 from polyfed import Objective, Problem
 from polyfed.client import Wrappers
 from polyfed.engines.bench import Bench
 from polyfed.errors import BadInput
 from polyfed.problem import Batch
+from small import small_federation, small_problem
 
 
 def test_gradient_of_the_flat_view_is_autograds() -> None:

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import small_federation, small_problem
 from polyfed import FedAvg, Wrappers
 from polyfed.algorithms import State
 from polyfed.client import Client, Perform
@@ -27,6 +26,7 @@ from polyfed.keys import key, permutation
 from polyfed.messages import Request
 from polyfed.problem import Batch, Problem
 from polyfed.work import Arrays, work, works
+from small import small_federation, small_problem
 
 
 def door(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +13,12 @@ from polyfed.client import Wrappers
 from polyfed.engines import engines
 from polyfed.errors import BadInput
 from polyfed.evaluation import fits
-from polyfed.experiment import cohort_size
+from polyfed.experiment import Evaluate, cohort_size
 from polyfed.federation import Federation
 from polyfed.problem import Problem
 from polyfed.run import Plan, Progress, Result, execute
 from polyfed.rundir import RunDirectory
-from polyfed.settings import arguments
+from polyfed.settings import arguments, check
 
 
 def train(
@@ -29,8 +30,7 @@ def train(
     cohort: int | float | str = "all",
     seed: int = 0,
     engine: str | dict[str, Any] = "local",
-    evaluate_every: int = 1,
-    evaluate_clients: bool = False,
+    evaluate: Mapping[str, Any] | None = None,
     wrappers: Wrappers | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -39,8 +39,8 @@ def train(
     """Train a problem over a federation and return the model, the history and the run directory.
 
     cohort: clients a round, a number, a fraction below 1, or 'all'. engine: a name, or a dict with a name and its
-    settings, {'name': 'local', 'workers': 2}. out: the run directory (default: a new one under runs/); with
-    resume=True a run that stopped there goes on, given the same arguments.
+    settings, {'name': 'local', 'workers': 2}. evaluate: the keys of [evaluate] in an experiment. out: the run directory
+    (default: a new one under runs/); with resume=True a run that stopped there goes on, given the same arguments.
     """
     if rounds < 1:
         raise BadInput(f"rounds should be at least 1. Found {rounds}.")
@@ -53,9 +53,11 @@ def train(
     called = next((key for key in algorithms if algorithms[key] is type(algorithm)), type(algorithm).__name__)
     fits(problem, federation)
     algorithm.init(problem)  # refuses what cannot be, before anything is written
+    asked = dict(evaluate or {})
+    checked: Evaluate = check(lambda: Evaluate(**asked), asked, "evaluate", Evaluate.model_fields)
     plan = Plan(
         "python", called, name, problem, federation, algorithm, start, rounds, seed,
-        cohort_size(cohort, len(federation)), evaluate_every, evaluate_clients,
+        cohort_size(cohort, len(federation)), checked.model_dump(),
     )  # fmt: skip
     path = None if out is None else Path(out)
     if resume and path is not None and (path / "experiment.toml").is_file():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyfed.cli_data import data_app
 from polyfed.errors import BadInput, PolyfedError, nearest
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ app = typer.Typer(
     help="Federated learning with many objectives, many models and many tasks.",
 )
 
+app.add_typer(data_app, name="data")
+
+SET = "Change any key: --set algorithm.lr=0.1; an empty value takes the key out."
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
 
 
@@ -32,9 +36,7 @@ def run(
     experiment: Annotated[
         str, typer.Argument(help="A TOML file, or a built-in name (polyfed list experiments).")
     ] = "two-digits",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key: --set algorithm.lr=0.1")
-    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same model.")] = None,
     engine: Annotated[str | None, typer.Option(help="Where clients work (polyfed list engines).")] = None,

@@ -45,7 +45,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set (polyfed data lis
         from polyfed.data.fetch import fetch
         from polyfed.data.store import needs
 
-        datasets[name]
+        datasets[name]  # an unknown name ends here
         for source in needs.get(name, ()):
             fetch(source)
         row = next(row for row in _inventory() if row["name"] == name)

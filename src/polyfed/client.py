@@ -24,8 +24,9 @@ class Client(Protocol):
     """A client as its work sees it. An engine may run many at once, so nothing here is a Python decision on data.
 
     n is the number of training examples and holds says, per objective, whether the client has data for it (1 or 0);
-    key seeds all its randomness of this round. The gradient operators and the loop belong to the engine: one client
-    after another with plain autograd, or a hundred as one program.
+    key seeds all its randomness of this round; scratch may be kept until the next request, or not. The gradient
+    operators and the loop belong to the engine: one client after another with plain autograd, or a hundred as one
+    program.
     """
 
     problem: Problem
@@ -33,6 +34,11 @@ class Client(Protocol):
     key: int
     n: Any
     holds: Tensor
+    scratch: dict[str, Any]
+
+    def data(self, split: str = "train") -> Batch:
+        """All rows of a split at once, for work that needs no gradients of the model."""
+        ...
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after."""

@@ -10,13 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyfed.algorithms import State
 from polyfed.client import Wrappers
 from polyfed.engines.bench import Bench
 from polyfed.errors import BadInput, RunStopped
 from polyfed.federation import Federation
 from polyfed.fleet import Door
-from polyfed.messages import Request
+from polyfed.messages import Option, Request
+from polyfed.metrics import improved_share, spread
 from polyfed.problem import Problem
+from polyfed.weights import min_norm
 
 
 def fits(problem: Problem, federation: Federation) -> None:
@@ -39,12 +42,18 @@ Table = dict[str, dict[str, float]]  # objective -> loss and metrics
 
 @dataclass
 class Evaluation:
-    """Evaluates every so many rounds, and in the last; `clients` also asks each client about its own rows."""
+    """Evaluates every so many rounds, and in the last.
+
+    clients: also ask each client about its own rows; stationarity: rounds between measurements of |J w*| on all
+    clients' full data, 0 for never; improved: ask the round's participants whether the new model is better for them.
+    """
 
     problem: Problem
     federation: Federation
     every: int = 1
     clients: bool = False
+    stationarity: int = 0
+    improved: bool = False
 
     def __post_init__(self) -> None:
         at_server = self.federation.server is not None
@@ -53,6 +62,38 @@ class Evaluation:
 
     def due(self, t: int, rounds: int) -> bool:
         return t % self.every == 0 or t == rounds
+
+    def more(self, t: int, before: State, after: State, fleet: Door, rounds: int) -> dict[str, Any]:
+        """What is measured by asking clients about a round: stationarity, and who gained."""
+        found: dict[str, Any] = {}
+        if self.improved:
+            clients = list(fleet.asked)
+            old, new = (self._total_losses(_model(state), clients, fleet) for state in (before, after))
+            both = [client for client in old if client in new]
+            found["improved"] = improved_share([old[c] for c in both], [new[c] for c in both])
+        if self.stationarity and (t % self.stationarity == 0 or t == rounds):
+            found["stationarity"] = self._stationarity(_model(after), fleet)
+        return found
+
+    def _total_losses(self, shared: dict[str, Tensor], clients: list[int], fleet: Door) -> dict[int, float]:
+        """Each client's sum over its objectives of the mean loss on its training rows."""
+        request = Request("evaluate", shared, options={"split": "train"})
+        losses: dict[int, float] = {}
+        for s in fleet.ask(clients, request):
+            total = s["values"][:, self.problem.loss_places].sum(1) / s["n"]
+            losses.update(zip(s.clients, total.tolist(), strict=True))
+        return losses
+
+    def _stationarity(self, shared: dict[str, Tensor], fleet: Door) -> float:
+        """|J w*|, w* the min-norm weights of the full-data Jacobian: 0 at Pareto-stationary points."""
+        dims = self.problem.dims
+        sizes: dict[str, Option] = {"p": dims["d"], "over": "all", "weight": "size", "batch_size": 0}
+        everyone = fleet.cohort(0, "evaluate", len(fleet))
+        total = fleet.sum(everyone, Request("jacobian-exact", shared, options=sizes))
+        J = (total["H"] / torch.where(total["heard"] > 0, total["heard"], 1.0).unsqueeze(1))[total["heard"] > 0]
+        gram = (J @ J.T).double().numpy()
+        w = min_norm(gram)
+        return float(np.sqrt(max(w @ gram @ w, 0.0)))
 
     def __call__(self, x: Tensor, buffers: Tensor, fleet: Door) -> dict[str, Any]:
         """{'losses': ..., 'metrics': ...} and, by client, the spread of each."""
@@ -91,19 +132,16 @@ class Evaluation:
         return {name: row for (name, row), n in zip(table.items(), heard, strict=True) if n > 0}
 
     def _spread(self, values: NDArray[Any], heard: NDArray[Any]) -> dict[str, dict[str, dict[str, float]]]:
-        """Over the clients: mean, standard deviation, worst and the mean of the worst tenth, of loss and metrics."""
+        """Over the clients: the spread of the loss and of every metric."""
         tables = [self._table(v, h) for v, h in zip(values, heard, strict=True)]
         return {
             o.name: {
-                name: _summary(np.array([t[o.name][name] for t in tables if o.name in t]), low_is_bad=name != "loss")
+                name: spread([t[o.name][name] for t in tables if o.name in t], high_is_bad=name != "accuracy")
                 for name in o.values
             }
             for o in self.problem.objectives
         }
 
 
-def _summary(values: NDArray[np.float64], low_is_bad: bool) -> dict[str, float]:
-    ranked = np.sort(values) if low_is_bad else np.sort(values)[::-1]
-    tenth = ranked[: max(1, len(ranked) // 10)]
-    numbers = {"mean": values.mean(), "std": values.std(), "worst": ranked[0], "worst_tenth": tenth.mean()}
-    return {name: float(value) for name, value in numbers.items()}
+def _model(state: State) -> dict[str, Tensor]:
+    return {"x": state["x"], "buffers": state["buffers"]}

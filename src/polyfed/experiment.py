@@ -25,13 +25,14 @@ from polyfed.models import models
 from polyfed.problem import Problem
 from polyfed.run import Plan
 from polyfed.settings import Settings, Table, arguments, build, check
+from polyfed.simulate.attacks import attacks
 
 Whole = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Cohort = Whole | Fraction | Literal["all"]
 
 
-NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedavg", "engine": "local"}  # where none is given
+NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedcmoo", "engine": "local", "attacks": "misreport"}
 
 
 class Top(Table):
@@ -45,11 +46,16 @@ class Top(Table):
     algorithm: Settings = Field(default_factory=dict)
     engine: Settings = Field(default_factory=dict)
     evaluate: Settings = Field(default_factory=dict)
+    attacks: list[Settings] = Field(default_factory=list)
 
 
 class Evaluate(Table):
+    """every: rounds between evaluations; clients, stationarity, improved: what else is measured, by asking clients."""
+
     every: Whole = 1
     clients: bool = False
+    stationarity: Annotated[int, Field(ge=0)] = 0
+    improved: bool = False
 
 
 class Model(Table):
@@ -82,7 +88,7 @@ def read(source: str) -> tuple[str, Settings]:
 
 
 def override(settings: Settings, assignments: Iterable[str]) -> Settings:
-    """Apply KEY=VALUE texts, `algorithm.lr=0.1`; a value is TOML, or else a plain word."""
+    """Apply KEY=VALUE texts, `algorithm.lr=0.1`; a value is TOML, or else a plain word, and nothing takes a key out."""
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -93,7 +99,10 @@ def override(settings: Settings, assignments: Iterable[str]) -> Settings:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
                 raise BadInput(f"--set {key}: {part!r} is a value, not a table.")
-        node[leaf] = _value(value.strip())
+        if value.strip():
+            node[leaf] = _value(value.strip())
+        else:
+            node.pop(leaf, None)
     return settings
 
 
@@ -114,16 +123,26 @@ def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     if getattr(algorithm, "pooled", False):
         federation, top.cohort = federation.pooled(), "all"
     problem, model_table = _problem(top.model, dataset, top.seed)
+    wrappers, attack_tables = _attacks(top.attacks, len(federation))
     algorithm.init(problem)
     fits(problem, federation)
     made = Plan(
         name, algorithm_table["name"], engine_table["name"], problem, federation, algorithm,
-        partial(engine, problem, federation, Wrappers()),
-        top.rounds, top.seed, cohort_size(top.cohort, len(federation)), evaluate.every, evaluate.clients,
+        partial(engine, problem, federation, wrappers),
+        top.rounds, top.seed, cohort_size(top.cohort, len(federation)), evaluate.model_dump(),
     )  # fmt: skip
     tables = {"data": data_table, "model": model_table, "algorithm": algorithm_table, "engine": engine_table}
     head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
-    return made, {**head, **tables, "evaluate": evaluate.model_dump()}
+    return made, {**head, "attacks": attack_tables, **tables, "evaluate": evaluate.model_dump()}
+
+
+def _attacks(tables: list[Settings], clients: int) -> tuple[Wrappers, list[Settings]]:
+    """[[attacks]]: what some clients do to everybody else."""
+    made = [_named(attacks, table, "attacks") for table in tables]
+    for attack, _ in made:
+        if any(c >= clients for c in attack.clients):
+            raise BadInput(f"attacks.clients should be numbers below {clients}. Found {attack.clients}.")
+    return Wrappers(attacks=tuple(attack for attack, _ in made)), [resolved for _, resolved in made]
 
 
 def cohort_size(cohort: int | float | str, clients: int) -> int:

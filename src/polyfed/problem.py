@@ -28,15 +28,15 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Logistic loss of one logit, (n,) or (n, 1), with labels in {0, 1}."""
-    output = output.reshape(len(output))
-    return F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
+    """Logistic loss of logits with labels in {0, 1}, one or several an example; averaged over an example's."""
+    loss = F.binary_cross_entropy_with_logits(output.reshape(target.shape), target.to(output.dtype), reduction="none")
+    return loss.reshape(len(loss), -1).mean(1)
 
 
 def binary_accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """1 where the logit has the label's sign."""
-    output = output.reshape(len(output))
-    return ((output > 0) == (target > 0.5)).to(output.dtype)
+    """1 where the logit has the label's sign; the mean over an example's labels."""
+    right = ((output.reshape(target.shape) > 0) == (target > 0.5)).to(output.dtype)
+    return right.reshape(len(right), -1).mean(1)
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,7 @@ class Plan:
     rounds: int
     seed: int
     cohort: int
-    evaluate_every: int = 1
-    evaluate_clients: bool = False
+    evaluate: Mapping[str, Any] = field(default_factory=dict)  # the settings of Evaluation
     around: Callable[[Fleet], Fleet] = lambda fleet: fleet  # losses, deadlines: between metering and the door
 
 
@@ -85,7 +84,7 @@ class _Loop:
         self.plan, self.directory, self.engine, self.progress = plan, directory, engine, progress
         self.meter = Metered(engine)
         self.door = Door(plan.around(self.meter), plan.problem, seed=plan.seed, cohort=plan.cohort, rounds=plan.rounds)
-        self.evaluation = Evaluation(plan.problem, plan.federation, plan.evaluate_every, plan.evaluate_clients)
+        self.evaluation = Evaluation(plan.problem, plan.federation, **plan.evaluate)
         self.saved = -1
         self.next_save = 0.0
 
@@ -118,13 +117,15 @@ class _Loop:
     def _round(self, t: int, state: State) -> State:
         start, up, down = time.perf_counter(), self.meter.up, self.meter.down
         self.door.begin(t)
-        state, found = self.plan.algorithm.round(t, state, self.door)
+        before = state
+        state, found = self.plan.algorithm.round(t, before, self.door)
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list(self.door.asked)} | self._named(found)
+        sent = self.meter.up + self.meter.down
+        line |= self.evaluation.more(t, before, state, self.door, self.plan.rounds)
         if self.evaluation.due(t, self.plan.rounds):
-            before = self.meter.up + self.meter.down
             line |= self.evaluation(state["x"], state["buffers"], self.door)
-            line["evaluation_bytes"] = self.meter.up + self.meter.down - before
+        line["evaluation_bytes"] = self.meter.up + self.meter.down - sent
         line["failures"] = [{"client": client, "why": why} for client, why in self.door.failures]
         line["seconds"] = time.perf_counter() - start
         line = _plain(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
@@ -31,7 +30,7 @@ def build(factory: Callable[..., Any], table: Settings, path: str, **given: Any)
 
     `given` are arguments the system provides; a factory gets those it has parameters for.
     """
-    if dataclasses.is_dataclass(factory):
+    if hasattr(factory, "__pydantic_validator__"):
         adapter: TypeAdapter[Any] = TypeAdapter(factory)
         made = check(lambda: adapter.validate_python(table), table, path, accepts(factory))
         return made, adapter.dump_python(made, mode="json", exclude_none=True)

@@ -18,7 +18,8 @@ and g_i / |g_i| in place of g_i where normalised (a zero update stays zero). eps
 
 Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective Optimization", 2022, Algorithm 1. Here the
 objectives that weights are found for are the *clients*; several objectives of one model are summed under fixed
-`weights`. Where the paper's code differs: no local momentum by default, mu/2 in the proximal term, and singular Grams are solved.
+`weights`. Where the paper's code differs: no local momentum by default, mu/2 in the proximal term, and singular Grams
+are solved.
 """
 
 from __future__ import annotations
@@ -81,14 +82,15 @@ class FedAvg(LocalTraining):
         """The min-norm point in the box around lambda0; needs every client's vector."""
         stacks = list(fleet.ask(cohort, request))
         replies = {name: torch.cat([s[name] for s in stacks]) for name in stacks[0].arrays}
-        lam0 = replies["weight"] / replies["weight"].sum()
+        lam0 = replies["weight"].double() / replies["weight"].double().sum()
         g = replies["delta"] / replies["weight"].unsqueeze(1)
         if self.normalise:
             g = torch.nn.functional.normalize(g)
         gram = (g @ g.T).double().numpy()
-        lam = min_norm(gram, center=lam0.double().numpy(), eps=self.eps)
+        lam = min_norm(gram, center=lam0.numpy(), eps=self.eps)
         clients = [client for s in stacks for client in s.clients]
-        found: dict[str, Any] = {"client_weights": dict(zip(clients, lam.tolist(), strict=True)), "gap": frank_wolfe_gap(gram, lam)}
+        by_client = {str(c): weight for c, weight in zip(clients, lam.tolist(), strict=True)}
+        found: Diagnostics = {"client_weights": by_client, "gap": frank_wolfe_gap(gram, lam)}
         total = {name: value.sum(0) for name, value in replies.items()}
         return torch.as_tensor(lam, dtype=g.dtype) @ g, total, found
 

@@ -32,6 +32,7 @@ from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import STRICT, Positive, at, present, spread
 from polyfed.algorithms.gramian import Found, Gramian, mean_by
 from polyfed.compress import Compressor, compressors
+from polyfed.compress.sketch import DEFAULT_WIDTH
 from polyfed.errors import BadInput, nearest
 from polyfed.fleet import Door
 from polyfed.keys import key
@@ -47,7 +48,7 @@ class FedCMOO(Gramian):
     """Weights from compressed Jacobians first, then local steps on the weighted objective: one model's upload."""
 
     compress: str = "sketch"
-    width: Annotated[int, Field(ge=1)] = 256  # numbers an objective, for sketch
+    width: Annotated[int, Field(ge=1)] | None = None  # numbers an objective, for sketch; 256 where the model has them
     budget: Positive = 1.0  # upload in models, for rand-svd, top-k and random-mask
     ways: Literal[1, 2] = 1  # 2: the server sends the compressed sum back, and clients correct G
     gram: Literal["cohort", "two-sets"] = "cohort"  # two-sets: Algorithm 10, two further client sets for G
@@ -73,7 +74,7 @@ class FedCMOO(Gramian):
     def _options(self, problem: Problem, t: int, name: str | None = None) -> dict[str, Option]:
         """What both sides must know: how to train, and how to compress."""
         M, d = len(problem.names), len(self.columns(problem))
-        sizes = compressors[name or self.compress].options(M, d, self.width, self.budget)
+        sizes = compressors[name or self.compress].options(M, d, self.width or min(DEFAULT_WIDTH, d), self.budget)
         return {**self.local(t), **sizes, "rows": M, "over": self.gram_over}
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:

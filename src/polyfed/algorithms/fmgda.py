@@ -22,6 +22,7 @@ from pydantic.dataclasses import dataclass
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import STRICT, NotNegative, at
 from polyfed.algorithms.gramian import Gramian, mean_by
+from polyfed.compress.sketch import DEFAULT_WIDTH
 from polyfed.errors import BadInput
 from polyfed.fleet import Door
 from polyfed.keys import generator
@@ -35,13 +36,13 @@ class FSMGDA(Gramian):
     """Local steps for every objective apart, then the common descent direction of the mean updates."""
 
     upload: Literal["full", "combined"] = "full"
-    width: Annotated[int, Field(ge=0)] = 256  # of the sketches, when combined; 0 sends the updates whole
+    width: Annotated[int, Field(ge=0)] | None = None  # of the sketches, when combined; 0 sends the updates whole
     output: Literal["last", "random"] = "last"
     convexity: NotNegative = 0.0  # mu, with output = "random"; 0: all rounds alike
 
     def init(self, problem: Problem) -> State:
-        if self.upload == "combined" and self.width > self._size(problem):
-            size = self._size(problem)
+        size = self._size(problem)
+        if self.upload == "combined" and self.width and self.width > size:
             raise BadInput(f"algorithm.width should be at most the {size} parameters it sketches. Found {self.width}.")
         return super().init(problem)
 
@@ -76,7 +77,8 @@ class FSMGDA(Gramian):
         return torch.as_tensor(lam, dtype=Delta.dtype) @ Delta, total, lam, remembered, found
 
     def _combined(self, t: int, cohort: list[int], shared: Any, state: State, fleet: Door) -> tuple[Any, ...]:
-        k = self.width or self._size(fleet.problem)
+        size = self._size(fleet.problem)
+        k = min(DEFAULT_WIDTH, size) if self.width is None else self.width or size
         options = {**self.local(t), "k": k, "over": self.gram_over}
         shown = fleet.sum(cohort, Request("sgd-each-sketch", shared, options=options))
         seen = mean_by(shown["S"], shown["heard"])

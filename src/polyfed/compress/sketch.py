@@ -20,6 +20,8 @@ from polyfed.errors import BadInput
 from polyfed.keys import bits
 from polyfed.messages import Option, Options
 
+DEFAULT_WIDTH = 256
+
 
 @lru_cache(maxsize=2)  # all clients of a round use the same
 def hashes(of: int, d: int, k: int) -> tuple[Tensor, Tensor]:

@@ -23,14 +23,14 @@ class Rotation:
 
     def __call__(self, x: Tensor, of: int | Tensor) -> Tensor:
         turn = (2 * uniform(of, len(x), x.device) - 1) * (self.degrees * torch.pi / 180)
-        grid = F.affine_grid(_turned(turn.to(x.dtype), x.shape[-2] / x.shape[-1]), list(x.shape), align_corners=False)
-        return F.grid_sample(x, grid, align_corners=False)
+        return F.grid_sample(x, _turned(turn.to(x.dtype), *x.shape[-2:]), align_corners=False)
 
 
-def _turned(turn: Tensor, aspect: float) -> Tensor:
-    """Rotation matrices (n, 2, 3) for affine_grid, in whose coordinates every image is a square."""
-    cos, sin, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
-    return torch.stack([cos, -sin * aspect, zero, sin / aspect, cos, zero], -1).reshape(-1, 2, 3)
+def _turned(turn: Tensor, h: int, w: int) -> Tensor:
+    """Where each pixel of n turned images comes from (n, h, w, 2), in coordinates that are -1 and 1 at the edges."""
+    y, x = (((2 * torch.arange(k, device=turn.device) + 1) / k - 1).to(turn.dtype) for k in (h, w))
+    y, x, cos, sin = y[:, None], x[None, :], turn.cos()[:, None, None], turn.sin()[:, None, None]
+    return torch.stack([cos * x - sin * (h / w) * y, sin * (w / h) * x + cos * y], -1)
 
 
 def uniform(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Tensor:

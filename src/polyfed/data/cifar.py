@@ -19,9 +19,9 @@ from polyfed.problem import Objective
 SUBSET = (20_000, 5_000)
 _TAR = File(
     "cifar-10-binary.tar.gz",
-    ("cifar10_20k_5k.npz",),
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    lesser=("cifar10_20k_5k.npz",),
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 CIFAR = Source("cifar10", "cifar10", (_TAR,))
 CIFAR_SCALE = partial(scaled, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
@@ -49,12 +49,11 @@ def cifar_images(subset: bool) -> Images:
 
 
 def _unpack(path: Path, subset: bool, folder: Path) -> None:
-    train, test = _npz(path) if path.suffix == ".npz" else _tar(path)
-    if subset:
-        train, test = (tuple(a[:n] for a in split) for split, n in zip((train, test), SUBSET, strict=True))
-    np.save(folder / "x.npy", np.concatenate([train[0], test[0]]))
-    np.save(folder / "y.npy", np.concatenate([train[1], test[1]]).astype(np.int64))
-    np.save(folder / "train.npy", [len(train[1])])
+    splits = _npz(path) if path.suffix == ".npz" else _tar(path)
+    parts = [(x[:n], y[:n]) for (x, y), n in zip(splits, SUBSET if subset else (None, None), strict=True)]
+    np.save(folder / "x.npy", np.concatenate([x for x, _ in parts]))
+    np.save(folder / "y.npy", np.concatenate([y for _, y in parts]).astype(np.int64))
+    np.save(folder / "train.npy", [len(parts[0][1])])
 
 
 def _tar(path: Path) -> tuple[Split, Split]:

@@ -17,7 +17,9 @@ from polyfed.problem import Objective
 
 def _source(name: str, folder: str, url: str, checksums: dict[str, str]) -> Source:
     files = {f"{part}-ubyte.gz": checksum for part, checksum in checksums.items()}
-    return Source(name, folder, tuple(File(n, (n[:-3],), url + n, f"sha256:{c}") for n, c in files.items()))
+    return Source(
+        name, folder, tuple(File(n, (n[:-3],), url=url + n, checksum=f"sha256:{c}") for n, c in files.items())
+    )
 
 
 MNIST = _source(

@@ -68,8 +68,10 @@ def _chosen(keys: Mapping[str, NDArray[Any]], key: str | None) -> NDArray[Any]:
         raise BadInput("This data set has no natural owners of rows; choose another data.partition.")
     if key is None and len(keys) == 1:
         return next(iter(keys.values()))
-    if key is None or key not in keys:
-        raise BadInput(f"data.key should name what owns the rows. Found {key!r}.{nearest(key or '', keys)}")
+    if key is None:
+        raise BadInput(f"data.key is needed: rows have more than one kind of owner.{nearest('', keys)}")
+    if key not in keys:
+        raise BadInput(f"data.key should name what owns the rows. Found {key!r}.{nearest(key, keys)}")
     return keys[key]
 
 

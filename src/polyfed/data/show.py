@@ -158,6 +158,6 @@ def to_file(out: Path | None, name: str) -> Path | None:
             return None
         raise BadInput("Drawing needs matplotlib, which is not installed: pip install 'polyfed[report]'.")
     out = out or Path(f"{name}-split.png")
-    if not out.resolve().parent.is_dir():
+    if out.is_dir() or not out.resolve().parent.is_dir():
         raise BadInput(f"--out should be a file in a folder that exists. Found {out}.")
     return out

@@ -41,17 +41,24 @@ def cache() -> Path:
 
 @dataclass(frozen=True)
 class File:
-    """A file by the publisher's name, or in another form we read; its address and checksum where both are known."""
+    """A file by the publisher's name, and its address and checksum where both are known.
+
+    other: names of the same in another form that we read; lesser: of forms that lack a part of it.
+    """
 
     name: str
     other: tuple[str, ...] = ()
+    lesser: tuple[str, ...] = ()
     url: str = ""
     checksum: str = ""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files of one publisher, in one folder of `root()`; how: what a person can do when we cannot fetch them."""
+    """The files of one publisher, in one folder of `root()`.
+
+    how: what a person can do when we cannot fetch them, up to the word that says where to put them.
+    """
 
     name: str
     folder: str
@@ -62,25 +69,30 @@ class Source:
     def fetchable(self) -> bool:
         return all(file.url and file.checksum for file in self.files)
 
-    def found(self) -> list[Path | None]:
-        """The path of each file, None where it is missing."""
-        return [next((p for p in self._paths(file) if p.exists()), None) for file in self.files]
+    @property
+    def place(self) -> Path:
+        """The folder."""
+        return root() / self.folder
+
+    def found(self, lesser: bool = True) -> list[Path | None]:
+        """The path of each file, None where it is missing; lesser forms may count as missing."""
+        names = [(file.name, *file.other, *(file.lesser if lesser else ())) for file in self.files]
+        return [next((self.place / name for name in some if (self.place / name).exists()), None) for some in names]
 
     def paths(self) -> list[Path]:
         """The path of each file; a missing one is a sentence with the remedy."""
         found = self.found()
         for file, path in zip(self.files, found, strict=True):
             if path is None:
-                raise BadInput(f"The data set {self.name!r} needs {self._paths(file)[0]}, not found; {self.remedy()}.")
+                raise BadInput(
+                    f"The data set {self.name!r} needs {self.place / file.name}, not found; {self.remedy()}."
+                )
         return [path for path in found if path]
 
     def remedy(self) -> str:
         """What to do when a file is missing, as the end of a sentence."""
-        here = f"set POLYFED_DATA to the folder that has {self.folder}/"
-        return f"run 'polyfed data fetch {self.name}' or {here}" if self.fetchable else f"{self.how}, or {here}"
-
-    def _paths(self, file: File) -> list[Path]:
-        return [root() / self.folder / name for name in (file.name, *file.other)]
+        get = f"run 'polyfed data fetch {self.name}'" if self.fetchable else f"{self.how} in {self.place}"
+        return f"{get}, or set POLYFED_DATA to the folder that has {self.folder}/"
 
 
 needs: dict[str, tuple[Source, ...]] = {}
@@ -150,9 +162,18 @@ def _write(build: Callable[[Path], None], folder: Path) -> None:
         fresh = Path(temporary) / "arrays"
         fresh.mkdir()
         build(fresh)
-        shutil.rmtree(folder, ignore_errors=True)  # a copy that did not open
-        with suppress(OSError):  # another process was first: its copy is the same
+        try:
             os.replace(fresh, folder)
+        except OSError:  # there is one: of another process that was first, or damaged
+            _replace_damaged(fresh, folder)
+
+
+def _replace_damaged(fresh: Path, folder: Path) -> None:
+    try:
+        _open(folder)
+    except (OSError, ValueError):
+        shutil.rmtree(folder)
+        os.replace(fresh, folder)
 
 
 def _fingerprint(files: Sequence[Path]) -> int:

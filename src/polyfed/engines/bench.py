@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,10 @@ class LoopClient:
 
     def __post_init__(self) -> None:
         self._held = [bool(h) for h in self.holds]
+        self.scratch: dict[str, Any] = {}
+
+    def data(self, split: str = "train") -> Batch:
+        return self.federation.take(torch.from_numpy(self.federation.rows(split, self.place)))
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.autograd.grad(x, buffers, batch, omega, self._held)

@@ -30,7 +30,7 @@ WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds wh
 class _Worker:
     def __init__(self, context: Any, bench: Bench) -> None:
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(bench, theirs), daemon=True)
+        self.process = context.Process(target=_serve, args=(bench, theirs, os.getpid()), daemon=True)
         self.process.start()
         theirs.close()
         self.busy: deque[int] = deque()
@@ -120,12 +120,12 @@ class Pool:
                 worker.process.kill()
 
 
-def _serve(bench: Bench, pipe: Connection) -> None:
+def _serve(bench: Bench, pipe: Connection, parent: int) -> None:
     """A worker's life: until the pipe closes, do jobs. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, inbox, parent), daemon=True).start()
     shared: dict[str, Tensor] = {}
     while (message := inbox.get()) is not None:
         head, arrays = decode(message)
@@ -135,12 +135,12 @@ def _serve(bench: Bench, pipe: Connection) -> None:
             pipe.send_bytes(_answer(bench, head, arrays, shared))
 
 
-def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None]) -> None:
+def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None], parent: int) -> None:
     """Reads on while a reply is being written: two ends that both wait to write would wait forever.
 
     A parent that was killed closes nothing, as its other workers hold copies of the pipe: a new parent tells.
     """
-    parent, message = os.getppid(), b"go on"
+    message = b"go on"
     while message and os.getppid() == parent:
         if pipe.poll(0.5):
             message = _received(pipe)

@@ -17,10 +17,10 @@ Width = Annotated[int, Field(ge=1)]
 
 
 @models("linear")
-def linear(dataset: Dataset) -> nn.Module:
+def linear(dataset: Dataset, *, bias: bool = True) -> nn.Module:
     """One linear map per objective."""
     features = sample(dataset).numel()
-    return Headed(nn.Flatten(), {name: nn.Linear(features, k) for name, k in widths(dataset).items()})
+    return Headed(nn.Flatten(), {name: nn.Linear(features, k, bias) for name, k in widths(dataset).items()})
 
 
 @models("mlp")

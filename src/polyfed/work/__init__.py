@@ -31,11 +31,12 @@ Arrays = Mapping[str, Tensor | float]
 
 @dataclass(frozen=True)
 class Work:
-    """A client's side of a request."""
+    """A client's side of a request. Where it only measures, simulated faults and simulated time leave it alone."""
 
     do: Callable[..., Any]
     reply: Mapping[str, str]
     state: Callable[[Client], State] | None = None
+    measures: bool = False
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -62,12 +63,12 @@ works: Registry[Work] = Registry("work", __name__)
 
 
 def work(
-    name: str, *, reply: Mapping[str, str], state: Callable[[Client], State] | None = None
+    name: str, *, reply: Mapping[str, str], state: Callable[[Client], State] | None = None, measures: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a work function under the name that requests call it by."""
 
     def add(do: Callable[..., Any]) -> Callable[..., Any]:
-        works(name)(Work(do, dict(reply), state))
+        works(name)(Work(do, dict(reply), state, measures))
         return do
 
     return add

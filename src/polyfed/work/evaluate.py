@@ -11,7 +11,7 @@ from polyfed.problem import Batch
 from polyfed.work import Arrays, work
 
 
-@work("evaluate", reply={"values": "K", "heard": "M", "n": ""})
+@work("evaluate", reply={"values": "K", "heard": "M", "n": ""}, measures=True)
 def evaluate(client: Client, request: Request) -> Arrays:
     """Sums over the rows of a split of every objective's loss and metrics, and how many rows there were."""
     x, buffers = request["x"], request["buffers"]

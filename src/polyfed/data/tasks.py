@@ -1,0 +1,71 @@
+"""One learning task per owner of data, for MOCHA and its kind: Land Mine, School, Vehicle.
+
+Each is one .npz with X (examples x features), y and task (the owner of each example).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyfed.data import Dataset
+from polyfed.data.store import File, Source, arrays, stored
+from polyfed.data.tables import standard
+from polyfed.problem import Objective
+
+
+def _source(name: str, folder: str, file: str, where: str) -> Source:
+    return Source(name, folder, (File(file),), f"get {where}, and save X, y and task with numpy.savez as {file}")
+
+
+LANDMINE = _source(
+    "landmine",
+    "landmine",
+    "landmine.npz",
+    "LandmineData.mat (Xue et al. 2007) from github.com/daizhongxiang/Federated_Bayesian_Optimization",
+)
+SCHOOL = _source("school", "school", "school.npz", "data/school.mat from github.com/jiayuzhou/MALSAR")
+VEHICLE = _source(
+    "vehicle",
+    "vehicle_sensor",
+    "vehicle_subset.npz",
+    "data/vehicle (Duarte and Hu 2004) from github.com/litian96/ditto",
+)
+
+
+@stored("landmine", LANDMINE)
+def landmine(*, standardise: bool = True) -> Dataset:
+    """Radar images of 29 mine fields, nine features; objective 'mine'; key 'field'."""
+    x, y, task = _read(LANDMINE, standardise)
+    return _binary(x, y, "mine", {"field": task})
+
+
+@stored("vehicle", VEHICLE)
+def vehicle(*, standardise: bool = True) -> Dataset:
+    """Which of two vehicles passes one of 23 sensors, 100 features; objective 'vehicle'; key 'sensor'."""
+    x, y, task = _read(VEHICLE, standardise)
+    return _binary(x, y, "vehicle", {"sensor": task})
+
+
+@stored("school", SCHOOL)
+def school(*, standardise: bool = True) -> Dataset:
+    """Examination scores of pupils of 139 London schools, 28 features; objective 'score'; key 'school'."""
+    x, y, task = _read(SCHOOL, standardise)
+    score = standard(y) if standardise else y.astype(np.float32)
+    return Dataset(x, {"score": score}, (Objective("score", "squared"),), keys={"school": task})
+
+
+def _read(source: Source, standardise: bool) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.int64]]:
+    """X, y and task. Standardised, a column of X has mean 0 and variance 1 over all rows; indicators stay 0 and 1,
+    or those of rare things would be large numbers."""
+    X, y, task = arrays(source.paths()[0], "X", "y", "task")
+    x = X.astype(np.float32)
+    if standardise:
+        numbers = ~np.isin(X, (0, 1)).all(0)
+        x[:, numbers] = standard(X[:, numbers])
+    return x, y.astype(np.float64), task.astype(np.int64)
+
+
+def _binary(x: NDArray[np.float32], y: NDArray[np.float64], name: str, keys: dict[str, NDArray[np.int64]]) -> Dataset:
+    label = (y > 0).astype(np.int64)
+    return Dataset(x, {name: label}, (Objective(name, "binary"),), labels=label, keys=keys)

@@ -1,0 +1,211 @@
+"""What a node of MOCHA does: coordinate ascent on the dual of its own rows, and the measures that go with it.
+
+A request carries the node's w_t, s = sigma' Mbar_tt and c (1, or 1 / n_t) in rows of their own; the reply carries
+dv_t = X_t dalpha_t. The dual variables are the node's durable state, kept as beta = alpha / c; the server's use of a
+reply is what commits them (line 8 of Algorithm 1), so that v = X alpha holds whatever was lost on the way.
+
+Smith, Chiang, Sanjabi, Talwalkar, "Federated Multi-Task Learning", 2017: Algorithm 1, subproblem (4), Definition 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from polyfed.client import Client, State
+from polyfed.keys import key, permutation
+from polyfed.messages import Request
+from polyfed.tasks.examples import Examples, as_examples
+from polyfed.tasks.losses import Loss, find
+from polyfed.work import Arrays, work
+
+Floats = NDArray[np.float64]
+PASSES = 1000  # over a node's rows, at most, when it works towards an accuracy
+
+
+def begin(client: Client) -> State:
+    """alpha = 0 (line 2 of Algorithm 1)."""
+    return {"beta": torch.zeros(int(client.n), dtype=torch.float64)}
+
+
+@dataclass
+class Subproblem:
+    """min over dalpha of sum l*(-alpha - dalpha) + <w, X dalpha> + s/2 |X dalpha|^2, (4) with s = sigma' Mbar_tt.
+
+    It is the dual of min over u of sum l(x^T u) + |u - (w - s X alpha)|^2 / 2s, and u = w + s X dalpha.
+    """
+
+    rows: Examples
+    loss: Loss
+    g: float
+    w: Floats
+    s: float
+    c: float
+    start: Floats
+    key: int
+    beta: Floats = field(init=False)
+    u: Floats = field(init=False)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.beta, self.u = self.start.copy(), self.w.copy()
+
+    def improve(self, steps: int, live: bool = True) -> None:
+        """So many coordinate steps."""
+        of = key(self.key, "sdca", self.steps)
+        self.rows.sdca(
+            self.beta, self.u, s=self.s, c=self.c, loss=self.loss, g=self.g, steps=steps, key=of, live=live
+        )
+        self.steps += steps
+
+    def dv(self) -> Floats:
+        """X dalpha."""
+        return self.rows.combine(self.c * (self.beta - self.start))
+
+    def value(self) -> float:
+        dv = self.dv()
+        conjugates = self.loss.conjugate(self.beta, self.rows.y, self.g).sum()
+        return float(self.c * conjugates + self.w @ dv + self.s / 2 * dv @ dv)
+
+    def gap(self) -> float:
+        """How far the value is from the least, at most."""
+        y, z = self.rows.y, self.rows.margins(self.u)
+        terms = self.loss.value(z, y, self.g) + self.loss.conjugate(self.beta, y, self.g) + self.beta * z
+        return float(self.c * terms.sum())
+
+    def until(self, theta: float) -> None:
+        """Passes over the rows until Definition 1's accuracy is surely reached.
+
+        With a = G(0) - G(dalpha) and the gap g >= G(dalpha) - G*, theta is at most g / (a + g).
+        """
+        first, n = self.value(), len(self.start)
+        for _ in range(PASSES):
+            self.improve(n)
+            gap = max(self.gap(), 0.0)
+            if gap <= theta * (first - self.value() + gap) or gap <= 1e-14 * max(abs(first), 1.0):
+                return
+
+    def theta(self) -> float:
+        """Definition 1, (G(dalpha) - G*) / (G(0) - G*), by going on to the end; nothing of that is kept."""
+        best = Subproblem(self.rows, self.loss, self.g, self.w, self.s, self.c, self.start, self.key)
+        first, reached = best.value(), self.value()
+        best.beta, best.u = self.beta.copy(), self.u.copy()
+        best.until(1e-9)
+        least = min(best.value(), reached)
+        return (reached - least) / (first - least) if first > least else 0.0
+
+
+@work("sdca", reply={"dv": "d:float64", "steps": ":float64", "theta": "k:float64"}, state=begin)
+def sdca(client: Client, request: Request, state: State) -> tuple[Arrays, State]:
+    """Improve the node's subproblem within its budget of coordinate steps, or until `theta`; reply with dv_t.
+
+    Where `batch_scale` is positive the budget is a minibatch instead (Mb-SDCA): every coordinate's step is taken from
+    the same w_t, and their sum is scaled by batch_scale / budget. k = 1 asks for Definition 1's theta as well.
+    """
+    options, budget = request.options, int(request["budget"])
+    local = _subproblem(client, request, state)
+    batch_scale, target = _number(options["batch_scale"]), _number(options["theta"])
+    if target:
+        local.until(target)
+    elif batch_scale:
+        local.improve(min(budget, len(local.start)), live=False)
+        local.beta = local.start + batch_scale / max(local.steps, 1) * (local.beta - local.start)
+    else:
+        local.improve(budget)
+    theta = [local.theta()] if options["k"] else []
+    gamma = _number(options["gamma"])
+    beta = local.start + gamma * (local.beta - local.start)
+    reply = {"dv": _tensor(local.dv()), "steps": _tensor(local.steps), "theta": _tensor(theta).reshape(-1)}
+    return reply, {"beta": torch.from_numpy(beta), **_averaged(state, request, request.round - 1)}
+
+
+@work("task-values", reply={"loss": ":float64", "conjugate": ":float64"}, state=begin, measures=True)
+def task_values(client: Client, request: Request, state: State) -> tuple[Arrays, State]:
+    """c sum l(w_t^T x, y) and c sum l*(-alpha): with R and R* the server has primal, dual and gap.
+
+    With `average` the dual variables are their mean over the rounds so far (Theorem 2).
+    """
+    rows, loss, g = _rows(client, request), find(str(request.options["loss"])), _number(request.options["smoothing"])
+    beta = state["beta"]
+    if mean := _averaged(state, request, request.round):
+        beta = mean["sum"] / mean["rounds"].clamp(min=1)
+    z = rows.margins(_floats(request["w"]))
+    values = {"loss": loss.value(z, rows.y, g), "conjugate": loss.conjugate(beta.numpy(), rows.y, g)}
+    return {name: _tensor(float(request["c"]) * v.sum()) for name, v in values.items()}, state
+
+
+@work("task-gradient", reply={"g": "d:float64", "steps": ":float64"})
+def task_gradient(client: Client, request: Request) -> Arrays:
+    """c n_t / b times the sum of loss gradients over a batch of b rows: unbiased for the whole task (Mb-SGD)."""
+    rows, loss, g = _rows(client, request), find(str(request.options["loss"])), _number(request.options["smoothing"])
+    n = len(rows.y)
+    batch = permutation(key(client.key, "batch"), n)[: int(request["budget"])]
+    slopes = np.zeros(n)
+    slopes[batch] = loss.slope(rows.margins(_floats(request["w"])), rows.y, g)[batch]
+    scaled = float(request["c"]) * n / max(len(batch), 1) * slopes
+    return {"g": _tensor(rows.combine(scaled)), "steps": _tensor(len(batch))}
+
+
+@work("moments", reply={"n": ":float64", "sum": "d:float64", "squares": "d:float64"})
+def moments(client: Client, request: Request) -> Arrays:
+    """How many rows, and the sums of every feature and of its square: what standardising needs."""
+    X = _matrix(client, client.problem.dim)
+    return {"n": _tensor(len(X)), "sum": _tensor(X.sum(0)), "squares": _tensor((X**2).sum(0))}
+
+
+def _subproblem(client: Client, request: Request, state: State) -> Subproblem:
+    options = request.options
+    return Subproblem(
+        _rows(client, request), find(str(options["loss"])), _number(options["smoothing"]),
+        _floats(request["w"]), float(request["s"]), float(request["c"]), state["beta"].numpy(), client.key,
+    )  # fmt: skip
+
+
+def _averaged(state: State, request: Request, last: int) -> dict[str, Tensor]:
+    """The sum of alpha over rounds H0 + 1 ... last (Theorem 2); it stood still while the node was not asked."""
+    H0 = int(request.options["average"])  # type: ignore[call-overload]
+    if H0 < 0:
+        return {}
+    rounds = max(last - H0, 0)
+    more = rounds - int(state.get("rounds", 0))
+    total = state.get("sum", torch.zeros_like(state["beta"]))
+    return {"sum": total + more * state["beta"], "rounds": torch.tensor(rounds)}
+
+
+def _rows(client: Client, request: Request) -> Examples:
+    """The node's training rows as the loops want them; kept where the engine keeps a client's scratch."""
+    if "rows" not in client.scratch:
+        X, batch = _matrix(client, len(request["w"])), client.data()
+        if "scale" in request.shared:
+            X = (X - _floats(request["shift"])) / _floats(request["scale"])
+        y = batch.targets.get(client.problem.names[0], batch.targets.get(""))
+        client.scratch["rows"] = as_examples(X, y, find(str(request.options["loss"])))
+    rows: Examples = client.scratch["rows"]
+    return rows
+
+
+def _matrix(client: Client, d: int) -> Any:
+    """The training rows as float64, with a constant feature where the model has one more parameter than features."""
+    x = client.data().x
+    if sparse.issparse(x):
+        return x
+    X = x.reshape(len(x), -1).double().numpy()
+    return np.hstack([X, np.ones((len(X), 1))]) if X.shape[1] == d - 1 else X
+
+
+def _number(value: Any) -> float:
+    return float(value)
+
+
+def _floats(value: Tensor) -> Floats:
+    return np.ascontiguousarray(value.numpy(), dtype=np.float64)
+
+
+def _tensor(value: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(value, dtype=np.float64))

@@ -1,0 +1,34 @@
+"""A small problem and a small federation, for tests that need some."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyfed import Federation, Objective, Problem
+from polyfed.models import Headed
+
+
+def small_problem(seed: int = 0, objectives: int = 2, dtype: torch.dtype = torch.float32) -> Problem:
+    """Two or more three-class objectives over five features."""
+    torch.manual_seed(seed)
+    names = ["left", "right", "middle"][:objectives]
+    model = Headed(nn.Sequential(nn.Linear(5, 8), nn.Tanh()), {name: nn.Linear(8, 3) for name in names})
+    return Problem(model, [Objective(name, "cross-entropy") for name in names], dtype)
+
+
+def small_federation(
+    seed: int = 0, clients: int = 6, rows: int = 20, holds: dict[str, list[bool]] | None = None
+) -> Federation:
+    rng = np.random.default_rng(seed)
+    n = clients * rows
+    x = rng.normal(size=(n + 30, 5)).astype(np.float32)
+    targets = {name: (x @ rng.normal(size=(5, 3))).argmax(1) for name in ("left", "right", "middle")}
+    return Federation.from_arrays(
+        x[:n],
+        {name: t[:n] for name, t in targets.items()},
+        clients=clients,
+        test=(x[n:], {name: t[n:] for name, t in targets.items()}),
+        holds=holds,
+    )
