@@ -31,7 +31,8 @@ class Client(Protocol):
 
     problem: Problem
     id: int
-    key: int
+    key: Any
+    common_key: Any
     n: Any
     holds: Tensor
     scratch: dict[str, Any]

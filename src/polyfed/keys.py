@@ -26,6 +26,11 @@ def key(*parts: int | str) -> int:
     return z
 
 
+def common_key(seed: int, round: int) -> int:
+    """A key that all clients of a round share, so that their hashes agree without being sent."""
+    return key(seed, round, "common")
+
+
 def _mix(z: int) -> int:
     z = (z ^ (z >> 30)) * MIX_A & _MASK
     z = (z ^ (z >> 27)) * MIX_B & _MASK

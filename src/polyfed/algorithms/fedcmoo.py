@@ -35,11 +35,11 @@ from polyfed.compress import Compressor, compressors
 from polyfed.compress.sketch import DEFAULT_WIDTH
 from polyfed.errors import BadInput, nearest
 from polyfed.fleet import Door
-from polyfed.keys import key
+from polyfed.keys import common_key, key
 from polyfed.messages import Option, Request
 from polyfed.problem import Problem
 from polyfed.weights import preference, psd
-from polyfed.work.jacobian import common_key, own_key
+from polyfed.work.jacobian import own_key
 
 
 @algorithms("fedcmoo")

@@ -11,30 +11,31 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors, whole
 from polyfed.errors import BadInput
-from polyfed.keys import bits
 from polyfed.messages import Option, Options
+from polyfed.tensorkeys import bits, shift
 
 DEFAULT_WIDTH = 256
 
 
-@lru_cache(maxsize=2)  # all clients of a round use the same
-def hashes(of: int, d: int, k: int) -> tuple[Tensor, Tensor]:
+def hashes(of: int | Tensor, d: int, k: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
     """The bucket and the sign of each of d coordinates: the high bits choose the bucket, the lowest the sign."""
-    z = bits(of, d)
-    bucket = (z >> np.uint64(1)) % np.uint64(k)
-    return torch.from_numpy(bucket.astype(np.int64)), torch.from_numpy((z & np.uint64(1)).astype(np.float32) * 2 - 1)
+    z = bits(of, d, device)
+    return shift(z, 1) % k, (z & 1) * 2 - 1
 
 
-def sketch(H: Tensor, k: int, of: int) -> Tensor:
+_of_a_round = lru_cache(maxsize=2)(hashes)  # all clients of a round use the same
+
+
+def sketch(H: Tensor, k: int, of: int | Tensor) -> Tensor:
     """Count-sketch of every row of H (M, d), as (M, k)."""
-    bucket, sign = hashes(of, H.shape[1], k)
-    return H.new_zeros(len(H), k).index_add_(1, bucket.to(H.device), H * sign.to(H))
+    find = _of_a_round if isinstance(of, int) else hashes
+    bucket, sign = find(of, H.shape[1], k, H.device)
+    return torch.index_add(H.new_zeros(len(H), k), 1, bucket, H * sign)
 
 
 class Sketch(Compressor):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyfed.keys import GOLDEN, MIX_A, MIX_B
+from polyfed.tensorkeys import uniform
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,3 @@ def _turned(turn: Tensor, h: int, w: int) -> Tensor:
     y, x = (((2 * torch.arange(k, device=turn.device) + 1) / k - 1).to(turn.dtype) for k in (h, w))
     y, x, cos, sin = y[:, None], x[None, :], turn.cos()[:, None, None], turn.sin()[:, None, None]
     return torch.stack([cos * x - sin * (h / w) * y, sin * (w / h) * x + cos * y], -1)
-
-
-def uniform(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Tensor:
-    """n numbers in [0, 1) from a key's stream: the top 24 bits of `keys.bits`, exact in float32 on every device.
-
-    Int64 products wrap modulo 2^64, so they have the bits that unsigned ones have.
-    """
-    key = _signed(of) if isinstance(of, int) else of
-    z = torch.arange(1, n + 1, device=device) * _signed(GOLDEN) + key
-    z = (z ^ _shift(z, 30)) * _signed(MIX_A)
-    z = (z ^ _shift(z, 27)) * _signed(MIX_B)
-    return _shift(z ^ _shift(z, 31), 40).to(torch.float32) / 2**24
-
-
-def _signed(number: int) -> int:
-    """An unsigned 64-bit number as the signed one of the same bits."""
-    return (number + 2**63) % 2**64 - 2**63
-
-
-def _shift(z: Tensor, by: int) -> Tensor:
-    """A logical right shift: the sign bit does not spread."""
-    return (z >> by) & ((1 << (64 - by)) - 1)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyfed.client import State, Wrappers
 from polyfed.errors import BadInput
 from polyfed.federation import Federation, Index
-from polyfed.keys import key, permutation
+from polyfed.keys import common_key, key, permutation
 from polyfed.messages import Reply, Request
 from polyfed.problem import Batch, Outputs, Problem
 
@@ -45,7 +45,7 @@ class Autograd:
             self._buffers.copy_(buffers)
         if self.model.training != train:  # walking the modules would cost as much as a layer
             self.model.train(train)
-        out: Outputs = self.model(_inputs(batch.x, self.problem.dtype))
+        out: Outputs = self.model(inputs(batch.x, self.problem.dtype))
         return out
 
     def grad(
@@ -84,7 +84,7 @@ class Autograd:
         )
 
 
-def _inputs(x: Tensor, dtype: torch.dtype) -> Tensor:
+def inputs(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Floats in the problem's type; images in channels-last, which convolutions on a CPU want."""
     if x.is_floating_point():
         x = x.to(dtype)
@@ -102,6 +102,7 @@ class LoopClient:
 
     id: int
     key: int
+    common_key: int
     n: int
     holds: Tensor
     problem: Problem
@@ -191,4 +192,5 @@ class Bench:
         torch.default_generator.manual_seed(of >> 1)  # for dropout
         holds = torch.tensor(self._holds[place], dtype=self.problem.dtype)
         n = int(self.federation.examples[place])
-        return LoopClient(client, of, n, holds, self.problem, self.federation, place, self.autograd)
+        common = common_key(request.seed, request.round)
+        return LoopClient(client, of, common, n, holds, self.problem, self.federation, place, self.autograd)

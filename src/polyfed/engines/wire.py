@@ -10,27 +10,43 @@ from typing import Any
 from polyfed.client import Memory, Wrappers
 from polyfed.engines import engines
 from polyfed.engines.bench import Bench
+from polyfed.errors import PolyfedError, nearest
 from polyfed.federation import Federation
 from polyfed.fleet import Engine, Ids, Stack
-from polyfed.messages import Reply, Request
+from polyfed.messages import BadMessage, Reply, Request
 from polyfed.problem import Problem
+from polyfed.work import works
 
 
 class Node:
-    """A client that shares nothing: bytes in, bytes out."""
+    """A client that shares nothing: bytes in, bytes out. It does the work it knows by name, and nothing else."""
 
-    def __init__(self, client: int, problem: Problem, federation: Federation, wrappers: Wrappers) -> None:
+    def __init__(
+        self, client: int, problem: Problem, federation: Federation, wrappers: Wrappers, memory: Memory | None = None
+    ) -> None:
         self.client = client
-        self.memory = Memory()
+        self.memory = memory or Memory()
         self._bench = Bench(copy.deepcopy(problem), federation, wrappers, offset=client)
 
-    def handle(self, message: bytes) -> bytes:
-        request = Request.decode(message)
+    def handle(self, message: bytes | memoryview) -> bytes:
+        try:
+            return self._do(_known(Request.decode(message))).encode()
+        except PolyfedError as error:
+            return Reply(error=f"refused: {error}").encode()
+
+    def _do(self, request: Request) -> Reply:
         (shared,) = self.memory.recall([self.client], request)
         request = replace(request, shared=shared)
         reply, state = self._bench(self.client, request, self.memory.settle(self.client, request))
         self.memory.keep(self.client, request, state)
-        return reply.encode()
+        return reply
+
+
+def _known(request: Request) -> Request:
+    """Only registered work: a name such as 'package.module:function' would have the server choose what is run."""
+    if request.work not in works:
+        raise BadMessage(f"Unknown work {request.work!r}.{nearest(str(request.work), works)}")
+    return request
 
 
 @engines("wire")

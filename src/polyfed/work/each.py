@@ -9,7 +9,7 @@ from polyfed.client import Client
 from polyfed.compress.sketch import sketch
 from polyfed.messages import Request
 from polyfed.work import Arrays, work
-from polyfed.work.jacobian import columns, common_key
+from polyfed.work.jacobian import columns
 from polyfed.work.sgd import descend, share
 
 
@@ -40,7 +40,7 @@ def sgd_each_sketch(client: Client, request: Request) -> Arrays:
     a = share(client, request)
     shown = a * columns(deltas, client.problem, request.options["over"])
     k = int(request.options["k"])  # type: ignore[arg-type]
-    S = shown if k == shown.shape[1] else sketch(shown, k, common_key(request.seed, request.round))
+    S = shown if k == shown.shape[1] else sketch(shown, k, client.common_key)
     return {"S": S, "losses": a * client.holds * losses, "heard": a * client.holds}
 
 

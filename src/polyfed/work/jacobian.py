@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from polyfed import tensorkeys
 from polyfed.client import Client
 from polyfed.compress import Compressor, compressors
 from polyfed.keys import key
@@ -31,11 +34,6 @@ def jacobian(client: Client, request: Request) -> Gradient:
     return client.loop(step, start, steps=1, batch_size=batching(request.options)["batch_size"])
 
 
-def common_key(seed: int, round: int) -> int:
-    """A key that all clients of a round share, so that their hashes agree without being sent."""
-    return key(seed, round, "compress")
-
-
 def register(compressor: Compressor, name: str) -> None:
     """The three requests that carry compressed Jacobians."""
     heard = {"losses": "M", "heard": "M"}
@@ -52,9 +50,9 @@ def register(compressor: Compressor, name: str) -> None:
         """What two-way compression asks back: Ht^T Ht, H^T H and R^T (h - H), from the same batch as before."""
         J, _, _ = jacobian(client, request)
         Ht = share(client, request) * columns(J, client.problem, request.options["over"])
-        H = lifted(compressor, compressor.encode(Ht, request.options, _keys(client, request)), request, client.key, Ht)
+        H = lifted(compressor, compressor.encode(Ht, request.options, _keys(client)), request, _keys(client), Ht)
         down = {name[2:]: value for name, value in request.shared.items() if name.startswith("h.")}
-        h = lifted(compressor, down, request, 0, Ht)
+        h = lifted(compressor, down, request, (client.common_key, own_key(0)), Ht)
         return {"true": Ht @ Ht.T, "sent": H @ H.T, "cross": (Ht - H) @ (h - H).T}
 
     @work(f"sgd-{name}", reply={"delta": "d", "buffers": "b", "weight": "", **compressor.reply, **heard})
@@ -71,22 +69,21 @@ def register(compressor: Compressor, name: str) -> None:
 
 def _encoded(compressor: Compressor, J: Tensor, client: Client, request: Request) -> Arrays:
     H = share(client, request) * columns(J, client.problem, request.options["over"])
-    return compressor.encode(H, request.options, _keys(client, request))
+    return compressor.encode(H, request.options, _keys(client))
 
 
-def own_key(client_key: int) -> int:
+def own_key(client_key: Any) -> Any:
     """A client's key for what it draws while compressing; the server can draw the same."""
-    return key(client_key, "compress")
+    return (key if isinstance(client_key, int) else tensorkeys.key)(client_key, "compress")
 
 
-def _keys(client: Client, request: Request) -> tuple[int, int]:
-    return common_key(request.seed, request.round), own_key(client.key)
+def _keys(client: Client) -> tuple[int, int]:
+    return client.common_key, own_key(client.key)
 
 
-def lifted(compressor: Compressor, arrays: Arrays, request: Request, client_key: int, like: Tensor) -> Tensor:
+def lifted(compressor: Compressor, arrays: Arrays, request: Request, keys: tuple[int, int], like: Tensor) -> Tensor:
     """What the server makes of one client's arrays, as (M, p)."""
     stacked = {name: torch.as_tensor(a).unsqueeze(0) for name, a in arrays.items()}
-    keys = common_key(request.seed, request.round), own_key(client_key)
     return compressor.lift(stacked, request.options, [keys], like.shape[1])[0]
 
 

@@ -1,0 +1,348 @@
+"""Engine `batched`: the cohort's work as one program over stacked parameters, data resident on the device.
+
+The same work functions as everywhere, under `vmap`. Batches are drawn on the device from the same hashes, so that every
+client sees the rows that it sees on the local engine; clients with few rows, and last batches of a pass, are padded and
+masked. On a GPU a chunk's whole round is captured in one CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from polyfed import tensorkeys
+from polyfed.client import Memory, Wrappers
+from polyfed.engines import engines
+from polyfed.engines.bench import Bench
+from polyfed.engines.capture import Captured
+from polyfed.engines.stacked import Stacked
+from polyfed.errors import BadInput
+from polyfed.federation import Federation, Rows
+from polyfed.fleet import Engine, Ids, Stack
+from polyfed.keys import common_key, key
+from polyfed.messages import Request
+from polyfed.problem import Batch, Problem
+from polyfed.work import works
+
+Carry = TypeVar("Carry")
+Sizes = dict[str, NDArray[np.int64]]  # rows of every client of a chunk, by split
+Program = Callable[..., dict[str, Tensor]]
+
+
+@dataclass
+class ManyClients:
+    """A `Client` under vmap: what is one client's is a tensor that stands for one row of all of theirs.
+
+    sizes are host numbers of the whole chunk, from which the shape of the program follows: the most rows a client has,
+    the fewest batches of a pass that has several, the most steps.
+    """
+
+    problem: Problem
+    federation: Federation
+    stacked: Stacked
+    id: Tensor
+    key: Tensor
+    common_key: Tensor
+    n: Tensor
+    holds: Tensor
+    place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows
+    sizes: Sizes
+
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        g, losses = self.stacked.grad(x, omega, self.holds, batch)
+        return g, losses, buffers
+
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        J, losses = self.stacked.jacobian(x, self.holds, batch)
+        return J, losses, buffers
+
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
+        return self.stacked.measure(x, self.holds, batch)
+
+    def loop(
+        self,
+        step: Callable[[Carry, Batch, int], Carry],
+        carry: Carry,
+        *,
+        batch_size: int,
+        steps: int = 0,
+        epochs: int = 0,
+        split: str = "train",
+        shuffle: bool = True,
+    ) -> Carry:
+        lengths = self.sizes[split]
+        size = min(batch_size or int(lengths.max()), int(lengths.max()))
+        passes = -(-lengths // size)  # batches a pass, of each client
+        total = steps or int((epochs * passes).max())
+        order = self._order(split, passes, total, size, shuffle)
+        for i in range(total):
+            batch = self._augmented(self._take(order, split, i, size, passes), i, split, shuffle)
+            new = step(carry, batch, i)
+            carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
+        return carry
+
+    def _passes(self, split: str, size: int) -> Tensor:
+        return (self.place[split][1] + size - 1) // size
+
+    def _order(self, split: str, passes: NDArray[np.int64], total: int, size: int, shuffle: bool) -> Tensor:
+        """Positions among the client's rows, pass by pass (passes, rows); of one batch the order does not matter."""
+        most = int(self.sizes[split].max())
+        plain = torch.arange(most, device=self.key.device)
+        several = passes[passes > 1]
+        if not shuffle or not len(several):
+            return plain.unsqueeze(0)
+        length = self.place[split][1]
+        many = -(-total // int(several.min()))
+        shuffled = [self._permutation(epoch, most, length) for epoch in range(many)]
+        return torch.where(self._passes(split, size) > 1, torch.stack(shuffled), plain)
+
+    def _permutation(self, epoch: int, most: int, length: Tensor) -> Tensor:
+        """`keys.permutation` of the first `length` positions; the padding sorts to the end."""
+        z = tensorkeys.shift(tensorkeys.bits(tensorkeys.key(self.key, "batch", epoch), most), 1)
+        beyond = torch.arange(most, device=z.device) >= length
+        return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
+
+    def _take(self, order: Tensor, split: str, i: int, size: int, passes: NDArray[np.int64]) -> Batch:
+        start, length = self.place[split]
+        in_pass = self._passes(split, size)
+        place = (i % in_pass) * size + torch.arange(size, device=start.device)
+        epoch = (i // in_pass).clamp(max=len(order) - 1)
+        position = order.reshape(-1)[epoch * order.shape[1] + place.clamp(max=order.shape[1] - 1)]
+        rows: Rows = getattr(self.federation, split)
+        row = torch.as_tensor(rows.order)[(start + torch.minimum(position, length - 1)) % len(rows.order)]
+        mask = (place < length).to(self.problem.dtype)
+        return self._gather(row, mask)
+
+    def _gather(self, rows: Tensor, mask: Tensor) -> Batch:
+        f = self.federation
+        x = f.x[rows]
+        return Batch(f.prepare(x) if f.prepare else x, {name: t[rows] for name, t in f.targets.items()}, mask)
+
+    def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool) -> Batch:
+        if self.federation.augment is None or split != "train" or not shuffle:
+            return batch
+        return batch._replace(x=self.federation.augment(batch.x, tensorkeys.key(self.key, "augment", i)))
+
+    def _while(self, active: Tensor, new: Carry, old: Carry) -> Carry:
+        """A client whose passes are over keeps what it has."""
+        kept: Carry = pytree.tree_map(lambda a, b: torch.where(active, a, b), new, old)
+        return kept
+
+
+@engines("batched")
+class Batched(Engine):
+    """The whole cohort as one program (vmap), data on the device; `chunk` clients at a time, 0 for as many as fit."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        wrappers: Wrappers,
+        *,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        chunk: Annotated[int, Field(ge=0)] = 0,
+        tf32: bool = False,
+        compile: bool = True,
+        graph: bool = True,
+    ) -> None:
+        self.names, self.examples = problem.names, federation.examples
+        self.holds = federation.matrix(problem.names)
+        self.memory = Memory()
+        self.device = resolve(device)
+        self._fast = self.device.type == "cuda"
+        self._problem, self._federation, self._wrappers = problem, federation, wrappers
+        self._there = resident(federation, self.device)
+        self._stacked = Stacked(problem, self.device, compile and self._fast)
+        self._stacked.names = tuple(federation.targets)
+        self._graph, self._tf32 = graph and self._fast, tf32
+        self._chunk = chunk or (1024 if self._fast else 64)
+        self._captured: dict[Any, Captured] = {}
+        self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
+        self._bench: Bench | None = None
+        if why := unfit(problem, wrappers):
+            self._fall_back("", why)
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        shared = self.memory.recall(clients, request)
+        runs = groupby(range(len(clients)), key=lambda i: id(shared[i]))  # clients with the same past go together
+        for _, run in runs:
+            places = list(run)
+            row = replace(request, shared=shared[places[0]])
+            yield from self._some([clients[i] for i in places], places, row)
+
+    def _some(self, clients: list[int], places: list[int], request: Request) -> Iterator[Stack]:
+        if self._loops(request.work):
+            yield from self._loop(clients, places, request)
+            return
+        done = 0
+        while done < len(clients):
+            now = slice(done, done + self._chunk)
+            try:
+                arrays = self._together(clients[now], places[now], request)
+            except torch.cuda.OutOfMemoryError:
+                self._smaller()
+                continue
+            except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+                self._fall_back(request.work, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                yield from self._loop(clients[done:], places[done:], request)
+                return
+            yield Stack(clients[now], arrays)
+            done += self._chunk
+
+    def _loops(self, work: str) -> bool:
+        return "" in self._one_by_one or work in self._one_by_one or works[work].state is not None
+
+    def _fall_back(self, work: str, why: str) -> None:
+        self._one_by_one[work] = why
+        what = f"The work {work!r}" if work else "All work"
+        warnings.warn(f"{what} runs client by client: {why}", RuntimeWarning, stacklevel=2)
+
+    def _smaller(self) -> None:
+        if self._chunk == 1:
+            raise BadInput("One client alone does not fit into the device's memory; use a smaller batch_size.")
+        self._captured.clear()
+        torch.cuda.empty_cache()
+        self._chunk = (self._chunk + 1) // 2
+
+    # client by client
+
+    def _loop(self, clients: list[int], places: list[int], request: Request) -> Iterator[Stack]:
+        if self._bench is None:
+            self._bench = Bench(self._problem, self._federation, self._wrappers)
+        for client, place in zip(clients, places, strict=True):
+            row = request.row(place)
+            state = self.memory.settle(client, row)
+            reply, state = self._bench(client, row, state)
+            self.memory.keep(client, row, state)
+            yield Stack.of(client, reply)
+
+    # together
+
+    def _together(self, clients: list[int], places: list[int], request: Request) -> dict[str, Tensor]:
+        mine, sizes = self._per_client(clients, request)
+        each = {name: rows[places].to(self.device) for name, rows in request.each.items()}
+        shared = {name: a.to(self.device) for name, a in request.shared.items()}
+        arguments = shared, each, mine, self._common(request)
+        program = self._program(request, sizes)
+        with precision(self._tf32):
+            run = self._replay if self._graph else _run
+            arrays = run(request, sizes, program, arguments)
+        return {name: a.to("cpu") for name, a in arrays.items()}
+
+    def _common(self, request: Request) -> Tensor:
+        return torch.tensor(tensorkeys.signed(common_key(request.seed, request.round)), device=self.device)
+
+    def _per_client(self, clients: list[int], request: Request) -> tuple[dict[str, Any], Sizes]:
+        """Keys, sizes and rows of some clients, as tensors and as host numbers."""
+        ids = np.asarray(clients)
+        keys = np.array([tensorkeys.signed(key(request.seed, request.round, c)) for c in clients])
+        put = lambda a: torch.as_tensor(np.ascontiguousarray(a), device=self.device)  # noqa: E731
+        splits = {s: getattr(self._federation, s) for s in ("train", "valid", "test")}
+        places = {s: (put(r.start[ids]), put(r.length[ids])) for s, r in splits.items() if r is not None}
+        n = put(self.examples[ids]).to(self._problem.dtype)
+        holds = put(self.holds[ids]).to(self._problem.dtype)
+        sizes = {s: r.length[ids] for s, r in splits.items() if r is not None}
+        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, sizes
+
+    def _program(self, request: Request, sizes: Sizes) -> Callable[..., dict[str, Tensor]]:
+        """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
+        timeless = replace(request, seed=-1, round=-1, folded=None)
+
+        def one(shared: Any, each: Any, mine: dict[str, Any], common: Tensor) -> dict[str, Tensor]:
+            client = ManyClients(self._problem, self._there, self._stacked, common_key=common, sizes=sizes, **mine)
+            asked = replace(timeless, shared=shared, each=each)
+            arrays, _ = works[request.work](client, asked, None)  # type: ignore[arg-type]
+            like = client.n
+            return {name: a if isinstance(a, Tensor) else torch.full_like(like, a) for name, a in arrays.items()}
+
+        return torch.func.vmap(one, in_dims=(None, 0, 0, None), randomness="different")
+
+    def _replay(self, request: Request, sizes: Sizes, program: Any, arguments: Any) -> dict[str, Tensor]:
+        lengths = {split: tuple(sorted({*n.tolist()})) for split, n in sizes.items()}
+        options = tuple((name, str(v)) for name, v in sorted(request.options.items()))
+        shape = (request.work, options, len(arguments[2]["id"]), str(lengths))
+        if shape not in self._captured:
+            if len(self._captured) >= 8:  # step sizes that change every round would fill the device with graphs
+                self._captured.clear()
+            self._captured[shape] = Captured(program, arguments)
+        return self._captured[shape](arguments)
+
+    def tree(self) -> dict[str, Any]:
+        return self.memory.tree()
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        self.memory.load(tree)
+
+
+def resolve(device: str) -> torch.device:
+    """A device by name; 'auto' is the GPU where there is one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BadInput("engine.device = 'cuda' needs a GPU that torch can see; there is none. Use 'auto' or 'cpu'.")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def resident(federation: Federation, device: torch.device) -> Federation:
+    """All arrays on the device, row orders included."""
+
+    def moved(rows: Rows | None) -> Any:
+        return None if rows is None else replace(rows, order=torch.as_tensor(rows.order, device=device))  # type: ignore[arg-type]
+
+    there = copy.copy(federation)  # not `replace`: its checks read rows as arrays
+    for name, value in {
+        "x": federation.x.to(device),
+        "targets": {n: t.to(device) for n, t in federation.targets.items()},
+        **{s: moved(getattr(federation, s)) for s in ("train", "valid", "test")},
+    }.items():
+        object.__setattr__(there, name, value)
+    return there
+
+
+def unfit(problem: Problem, wrappers: Wrappers) -> str:
+    """Why clients cannot be run together, or nothing."""
+    if problem.buffers:
+        return "its model has float buffers (BatchNorm), which padding would disturb; use GroupNorm."
+    if wrappers.attacks or wrappers.guards:
+        return "functions around the clients' work decide client by client."
+    return ""
+
+
+def _run(request: Request, sizes: Sizes, program: Program, arguments: Any) -> dict[str, Tensor]:
+    return program(*arguments)
+
+
+@contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """TF32 products inside, if asked for."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@engines("auto")
+def auto(
+    problem: Problem,
+    federation: Federation,
+    wrappers: Wrappers,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    workers: Annotated[int, Field(ge=1)] = 1,
+) -> Engine:
+    """`batched` where there is a GPU and the model allows it, else `local`."""
+    if resolve(device).type == "cuda" and not unfit(problem, wrappers):
+        return Batched(problem, federation, wrappers, device=device)
+    return engines["local"](problem, federation, wrappers, workers=workers)

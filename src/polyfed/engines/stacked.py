@@ -1,0 +1,107 @@
+"""The gradient operators of many clients at once: stacked parameters, stacked batches, one program.
+
+Work runs under `torch.func.vmap`. A gradient inside it is an operator of its own (`_Operator`), which takes the stacked
+tensors out of vmap's hands, so that the step they belong to can be compiled and captured.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, jacrev, vmap
+
+from polyfed.engines.bench import inputs
+from polyfed.problem import Batch, Outputs, Problem
+
+
+class Stacked:
+    """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
+
+    def __init__(self, problem: Problem, device: torch.device, compiled: bool) -> None:
+        self.problem = problem
+        self.model = copy.deepcopy(problem.model).to(device)
+        over = {"in_dims": 0, "randomness": "different"}
+        fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
+        self.grads = fast(vmap(grad(self._weighted, has_aux=True), **over))
+        self.jacobians = fast(vmap(jacrev(self._each, has_aux=True), **over))
+        self.measures = fast(vmap(self._measured, **over))
+
+    def _outputs(self, x: Tensor, bx: Tensor) -> Outputs:
+        out: Outputs = functional_call(self.model, self.problem.split(x), (inputs(bx, self.problem.dtype),))
+        return out
+
+    def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Tensor:
+        batch = self._batch(bx, mask, targets)
+        losses = torch.stack(self.problem.losses(self._outputs(x, bx), batch, [True] * len(holds)))
+        return torch.where(holds > 0, losses, torch.zeros_like(losses))
+
+    def _weighted(self, x: Tensor, omega: Tensor, holds: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
+        losses = self._losses(x, holds, batch[0], batch[1], batch[2:])
+        return losses @ omega, losses
+
+    def _each(self, x: Tensor, holds: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
+        losses = self._losses(x, holds, batch[0], batch[1], batch[2:])
+        return losses, losses
+
+    def _measured(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
+        batch, out = self._batch(bx, mask, targets), self._outputs(x, bx)
+        values = [
+            holds[k] * batch.total(self.problem.value(k, name, out, batch))
+            for k, objective in enumerate(self.problem.objectives)
+            for name in objective.values
+        ]
+        return torch.stack(values)
+
+    def _batch(self, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Batch:
+        return Batch(bx, dict(zip(self.names, targets, strict=True)), mask)
+
+    names: tuple[str, ...] = ()  # of the targets, in the order they are passed in
+
+    def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        self.model.train()
+        g, losses = _Operator.apply(self.grads, x, omega, holds, *_flat(batch))
+        return g, losses
+
+    def jacobian(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        self.model.train()
+        J, losses = _Operator.apply(self.jacobians, x, holds, *_flat(batch))
+        return J, losses
+
+    @torch.no_grad()
+    def measure(self, x: Tensor, holds: Tensor, batch: Batch) -> Tensor:
+        self.model.eval()
+        (values,) = _Operator.apply(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
+        return values
+
+
+def _flat(batch: Batch) -> tuple[Tensor, ...]:
+    assert batch.mask is not None
+    return batch.x, batch.mask, *batch.targets.values()
+
+
+class _Operator(torch.autograd.Function):
+    """Calls a function of stacked tensors from inside vmap, on the tensors themselves."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(stacked: Callable[..., Any], *tensors: Tensor) -> Any:
+        """One client: a stack of one."""
+        return tuple(out.squeeze(0) for out in stacked(*(t.unsqueeze(0) for t in tensors)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: nobody differentiates through a gradient here."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, stacked: Callable[..., Any], *tensors: Tensor) -> Any:
+        full = [
+            t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+            for t, d in zip(tensors, in_dims[1:], strict=True)
+        ]
+        outs = tuple(stacked(*full))
+        return outs, tuple(0 for _ in outs)

@@ -1,0 +1,144 @@
+"""Many clients as one program give what one after another gives."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyfed import Federation, Objective, Problem, Wrappers, train
+from polyfed.algorithms import algorithms
+from polyfed.engines import engines
+from polyfed.engines.batched import resolve
+from polyfed.errors import BadInput
+from polyfed.fleet import Door
+from polyfed.messages import Request
+from polyfed.simulate.attacks import Misreport
+from small import small_federation, small_problem
+
+METHODS = [
+    ("fedavg", {}), ("fedprox", {"mu": 0.3}), ("fedavg", {"momentum": 0.9, "local_steps": 7}),
+    ("fedavg", {"optimizer": "adam", "lr": 0.01}), ("fedavg", {"local_epochs": 2, "weighting_by": "size"}),
+    ("fedavg", {"batch_size": 0}), ("fedmgda+", {}), ("q-fedavg", {}), ("fsmgda", {}), ("fmgda", {}),
+    ("fsmgda", {"upload": "combined", "width": 16}), ("fedcmoo", {"width": 16}), ("fedcmoo", {"compress": "exact"}),
+    ("fedcmoo", {"width": 16, "exchanges": 1}), ("fedcmoo-pref", {"width": 16}),
+    ("fedcmoo", {"compress": "client-grams"}), ("fedcmoo", {"compress": "top-k"}),
+]  # fmt: skip
+
+
+def uneven(holds: dict[str, list[bool]] | None = None) -> Federation:
+    """Clients with 1 to 25 rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 5)).astype(np.float32)
+    targets = {name: (x @ rng.normal(size=(5, 3))).argmax(1) for name in ("left", "right")}
+    cuts = np.cumsum([1, 5, 9, 20, 25, 10, 8])
+    return Federation.from_arrays(
+        x,
+        targets,
+        clients=np.split(np.arange(90), cuts)[:7],
+        holds=holds,
+        test=(x[78:], {n: t[78:] for n, t in targets.items()}),
+    )
+
+
+def flat(result: Any) -> torch.Tensor:
+    return torch.cat([v.reshape(-1) for v in result.model.state_dict().values()])
+
+
+@pytest.mark.parametrize(("name", "settings"), METHODS)
+def test_batched_equals_local(name: str, settings: dict[str, Any]) -> None:
+    holds = {"left": [True, True, False, True, True, True, True]}
+    local = {"lr": 0.1, "local_steps": 4, "batch_size": 8}
+    algorithm = algorithms[name](**{**local, **settings})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no method of these may fall back to the loop
+        runs = [
+            train(small_problem(), uneven(holds), algorithm, rounds=4, cohort=5, engine=engine)
+            for engine in ("local", {"name": "batched", "device": "cpu", "chunk": 2})
+        ]
+    assert torch.allclose(flat(runs[0]), flat(runs[1]), atol=2e-5)
+    assert runs[0].summary["bytes_up"] == runs[1].summary["bytes_up"]
+
+
+def test_twenty_rounds_of_a_convolution_net_agree() -> None:
+    from polyfed.data import Dataset
+    from polyfed.models import models
+
+    rng = np.random.default_rng(0)
+    x = rng.random((60, 1, 28, 28), dtype=np.float32)
+    targets = {name: rng.integers(0, 10, 60) for name in ("left", "right")}
+    objectives = tuple(Objective(name, "cross-entropy") for name in targets)
+    results = []
+    for engine in ("local", {"name": "batched", "device": "cpu"}):
+        torch.manual_seed(0)
+        model = models["two-digit-net"](Dataset(x, targets, objectives), dropout=0.0)
+        federation = Federation.from_arrays(x, targets, clients=3)
+        algorithm = algorithms["fedcmoo"](lr=0.05, local_steps=2, batch_size=8)
+        results.append(train(Problem(model, objectives), federation, algorithm, rounds=20, cohort=2, engine=engine))
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-4)
+
+
+def test_augmentation_is_keyed_alike() -> None:
+    from dataclasses import replace
+
+    from polyfed.data.augment import Rotation
+
+    rng = np.random.default_rng(0)
+    x = rng.random((24, 1, 8, 8), dtype=np.float32)
+    results = []
+    for engine in ("local", {"name": "batched", "device": "cpu"}):
+        torch.manual_seed(0)
+        problem = Problem(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), [Objective("y", "cross-entropy")])
+        federation = replace(Federation.from_arrays(x, rng.integers(0, 3, 24) * 0, clients=3), augment=Rotation(25))
+        results.append(
+            train(problem, federation, algorithms["fedavg"](batch_size=4, local_steps=3), rounds=2, engine=engine)
+        )
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-5)
+
+
+def test_what_vmap_cannot_take_falls_back_with_one_warning() -> None:
+    torch.manual_seed(0)
+    normed = Problem(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), [Objective("left", "cross-entropy")])
+    with pytest.warns(RuntimeWarning, match="GroupNorm") as caught:
+        train(normed, small_federation(), algorithms["fedavg"](), rounds=3, engine={"name": "batched", "device": "cpu"})
+    assert len(caught) == 1
+    with pytest.warns(RuntimeWarning, match="jacobian-rand-svd' runs client by client") as caught:
+        result = train(
+            small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3,
+            engine={"name": "batched", "device": "cpu"},
+        )  # fmt: skip
+    assert len(caught) == 1
+    local = train(small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3)
+    assert torch.allclose(flat(result), flat(local), atol=1e-5)
+
+
+def test_attacks_happen_all_the_same() -> None:
+    wrappers = Wrappers(attacks=(Misreport(clients=[1], factor=10.0),))
+    local = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, wrappers=wrappers)
+    with pytest.warns(RuntimeWarning, match="client by client"):
+        batched = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, wrappers=wrappers,
+                        engine={"name": "batched", "device": "cpu"})  # fmt: skip
+    assert torch.allclose(flat(local), flat(batched), atol=1e-6)
+
+
+def test_stacks_hold_a_chunk_and_come_in_order() -> None:
+    problem = small_problem()
+    fleet = Door(
+        engines["batched"](problem, small_federation(), Wrappers(), device="cpu", chunk=4), problem, seed=0, cohort=6
+    )
+    fleet.begin(1)
+    request = Request("evaluate", problem.initial(), options={"split": "train"})
+    assert [list(s.clients) for s in fleet.ask(range(6), request)] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_auto_is_local_where_there_is_no_gpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    engine = engines["auto"](small_problem(), small_federation(), Wrappers(), workers=1)
+    assert type(engine).__name__ == "Local"
+    with pytest.raises(BadInput, match="needs a GPU"):
+        resolve("cuda")
