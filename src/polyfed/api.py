@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from polyfed.errors import BadInput
 from polyfed.evaluation import fits
 from polyfed.experiment import Evaluate, cohort_size
 from polyfed.federation import Federation
+from polyfed.fleet import Fleet
 from polyfed.problem import Problem
 from polyfed.run import Plan, Progress, Result, execute
 from polyfed.rundir import RunDirectory
@@ -32,6 +33,7 @@ def train(
     engine: str | dict[str, Any] = "local",
     evaluate: Mapping[str, Any] | None = None,
     wrappers: Wrappers | None = None,
+    around: Callable[[Fleet], Fleet] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -39,7 +41,8 @@ def train(
     """Train a problem over a federation and return the model, the history and the run directory.
 
     cohort: clients a round, a number, a fraction below 1, or 'all'. engine: a name, or a dict with a name and its
-    settings, {'name': 'local', 'workers': 2}. evaluate: the keys of [evaluate] in an experiment. out: the run directory
+    settings, {'name': 'local', 'workers': 2}. evaluate: the keys of [evaluate] in an experiment. around:
+    a Fleet around the fleet (`polyfed.simulate`). out: the run directory
     (default: a new one under runs/); with resume=True a run that stopped there goes on, given the same arguments.
     """
     if rounds < 1:
@@ -57,16 +60,16 @@ def train(
     checked: Evaluate = check(lambda: Evaluate(**asked), asked, "evaluate", Evaluate.model_fields)
     plan = Plan(
         "python", called, name, problem, federation, algorithm, start, rounds, seed,
-        cohort_size(cohort, len(federation)), checked.model_dump(),
+        cohort_size(cohort, len(federation)), checked.model_dump(), around or (lambda fleet: fleet),
     )  # fmt: skip
     path = None if out is None else Path(out)
     if resume and path is not None and (path / "experiment.toml").is_file():
         return execute(plan, RunDirectory.open(path), progress)
     settings = {"python": True, "rounds": rounds, "seed": seed, "cohort": cohort, "engine": {"name": name, **table}}
     described: dict[str, Any] = asdict(algorithm) if is_dataclass(algorithm) else {}
-    settings["algorithm"] = {"name": called, **_without_none(described)}
+    settings["algorithm"] = {"name": called, **without_none(described)}
     return execute(plan, RunDirectory.create(path, called, settings), progress)
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+def without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}

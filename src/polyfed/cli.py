@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyfed.cli_data import data_app
+from polyfed.cli_gain import gain
 from polyfed.errors import BadInput, PolyfedError, nearest
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.command()(gain)
 
 SET = "Change any key: --set algorithm.lr=0.1; an empty value takes the key out."
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
@@ -89,7 +91,7 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="One kind only: algorithms, datasets, models, ...")] = None,
     json_: AsJson = False,
 ) -> None:
-    """What there is: algorithms, datasets, models, partitions, weightings, compressors, engines, experiments."""
+    """What there is: algorithms, datasets, models, partitions, weightings, compressors, schedules, engines, experiments."""
     with _sentences():
         kinds = _kinds()
         if kind is not None and kind not in kinds:
@@ -112,6 +114,7 @@ def list_(
 
 def _kinds() -> dict[str, dict[str, str]]:
     from polyfed.algorithms import algorithms
+    from polyfed.algorithms.schedules import schedules
     from polyfed.compress import compressors
     from polyfed.data import datasets, partitions
     from polyfed.engines import engines
@@ -121,7 +124,7 @@ def _kinds() -> dict[str, dict[str, str]]:
 
     registries: dict[str, Any] = {
         "algorithms": algorithms, "datasets": datasets, "models": models, "partitions": partitions,
-        "weightings": weightings, "compressors": compressors, "engines": engines,
+        "weightings": weightings, "compressors": compressors, "schedules": schedules, "engines": engines,
     }  # fmt: skip
     found = {kind: {name: registry.help(name) for name in registry} for kind, registry in registries.items()}
     headline = {name: path.read_text().split("\n")[0].lstrip("# ") for name, path in builtin().items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ def fits(problem: Problem, federation: Federation) -> None:
 
 
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
+Personal = Callable[[State, Sequence[int]], Tensor]  # a state and clients -> each one's own model, a row each
 
 
 @dataclass
@@ -95,16 +98,20 @@ class Evaluation:
         w = min_norm(gram)
         return float(np.sqrt(max(w @ gram @ w, 0.0)))
 
-    def __call__(self, x: Tensor, buffers: Tensor, fleet: Door) -> dict[str, Any]:
-        """{'losses': ..., 'metrics': ...} and, by client, the spread of each."""
-        shared = {"x": x, "buffers": buffers}
+    def __call__(self, state: State, fleet: Door, personal: Personal | None = None) -> dict[str, Any]:
+        """{'losses': ..., 'metrics': ...} and, by client, the spread of each.
+
+        personal: every client's own model, where the method learns one; then clients are asked about theirs.
+        """
+        shared = _model(state)
         found: dict[str, Any] = {}
-        if self.clients or self._bench is None:
-            values, heard = self._ask(shared, fleet)
+        own_models = partial(personal, state) if personal else None
+        if self.clients or self._bench is None or own_models:
+            values, heard = self._ask(shared, fleet, own_models)
             table = self._table(values.sum(0), heard.sum(0))
             if self.clients:
                 found["clients"] = self._spread(values, heard)
-        if self._bench is not None:
+        if self._bench is not None and not own_models:
             table = self._own(shared)
         losses = {name: row.pop("loss") for name, row in table.items()}
         return {"losses": losses, "metrics": table, **found}
@@ -116,10 +123,13 @@ class Evaluation:
             raise RunStopped(f"The model could not be evaluated on the server's test data: {reply.error}.")
         return self._table(reply.arrays["values"].numpy(), reply.arrays["heard"].numpy())
 
-    def _ask(self, shared: dict[str, Tensor], fleet: Door) -> tuple[NDArray[Any], NDArray[Any]]:
-        request = Request("evaluate", shared, options={"split": self._split})
+    def _ask(
+        self, shared: dict[str, Tensor], fleet: Door, own_models: Callable[[Sequence[int]], Tensor] | None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         everyone = fleet.cohort(0, "evaluate", len(fleet))
-        stacks = list(fleet.ask(everyone, request))
+        each = {"x": own_models(everyone).to(self.problem.dtype)} if own_models else {}
+        shared = {name: a for name, a in shared.items() if name not in each}
+        stacks = list(fleet.ask(everyone, Request("evaluate", shared, each, {"split": self._split})))
         return (torch.cat([s[name] for s in stacks]).double().numpy() for name in ("values", "heard"))  # type: ignore[return-value]
 
     def _table(self, values: NDArray[Any], heard: NDArray[Any]) -> Table:

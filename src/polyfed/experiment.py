@@ -6,7 +6,7 @@ import importlib.resources
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,12 +20,14 @@ from polyfed.data.build import build_data
 from polyfed.engines import engines
 from polyfed.errors import BadInput, nearest
 from polyfed.evaluation import fits
-from polyfed.fleet import Engine
+from polyfed.fleet import Engine, Fleet
 from polyfed.models import models
 from polyfed.problem import Problem
 from polyfed.run import Plan
 from polyfed.settings import Settings, Table, arguments, build, check
 from polyfed.simulate.attacks import attacks
+from polyfed.simulate.faults import Faults
+from polyfed.simulate.network import Network
 
 Whole = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -47,6 +49,10 @@ class Top(Table):
     engine: Settings = Field(default_factory=dict)
     evaluate: Settings = Field(default_factory=dict)
     attacks: list[Settings] = Field(default_factory=list)
+    schedule: Settings = Field(default_factory=dict)
+    models: Settings = Field(default_factory=dict)
+    faults: Settings | None = None
+    network: Settings | None = None
 
 
 class Evaluate(Table):
@@ -94,6 +100,7 @@ def override(settings: Settings, assignments: Iterable[str]) -> Settings:
         if not equals or not key.strip():
             raise BadInput(f"--set needs KEY=VALUE, as in --set algorithm.lr=0.1. Found {text!r}.")
         *path, leaf = key.strip().split(".")
+        _check_model(settings, [*path, leaf])
         node = settings
         for part in path:
             node = node.setdefault(part, {})
@@ -106,6 +113,13 @@ def override(settings: Settings, assignments: Iterable[str]) -> Settings:
     return settings
 
 
+def _check_model(settings: Settings, path: list[str]) -> None:
+    """A misspelt model would otherwise become one more, made of the experiment's defaults."""
+    known = settings.get("models")
+    if path[0] == "models" and len(path) > 1 and path[1] not in (known if isinstance(known, dict) else ()):
+        raise BadInput(f"--set {'.'.join(path)}: there is no model {path[1]!r}.{nearest(path[1], known or ())}")
+
+
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -116,29 +130,51 @@ def _value(text: str) -> Any:
 def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     """Check and build everything; the settings come back with every default filled in."""
     top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
+    if top.models:
+        from polyfed.many.experiment import plan_many
+
+        return plan_many(name, top)
+    if top.schedule:
+        raise BadInput("[schedule] shares the clients out among models: give them as [models.NAME]. Found none.")
     evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
-    algorithm, algorithm_table = _named(algorithms, top.algorithm, "algorithm")
-    engine, engine_table = _engine(top.engine)
+    algorithm, algorithm_table = build_named(algorithms, top.algorithm, "algorithm")
+    engine, engine_table = build_engine(top.engine)
     dataset, federation, data_table = build_data({"name": NAMES["data"], **top.data}, top.seed)
     if getattr(algorithm, "pooled", False):
         federation, top.cohort = federation.pooled(), "all"
-    problem, model_table = _problem(top.model, dataset, top.seed)
-    wrappers, attack_tables = _attacks(top.attacks, len(federation))
+    problem, model_table = build_problem(top.model, dataset, top.seed)
+    wrappers, attack_tables = build_attacks(top.attacks, len(federation))
+    around, around_tables = build_around(top, len(federation))
     algorithm.init(problem)
     fits(problem, federation)
     made = Plan(
         name, algorithm_table["name"], engine_table["name"], problem, federation, algorithm,
         partial(engine, problem, federation, wrappers),
         top.rounds, top.seed, cohort_size(top.cohort, len(federation)), evaluate.model_dump(),
+        around,
     )  # fmt: skip
     tables = {"data": data_table, "model": model_table, "algorithm": algorithm_table, "engine": engine_table}
     head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
-    return made, {**head, "attacks": attack_tables, **tables, "evaluate": evaluate.model_dump()}
+    return made, {**head, "attacks": attack_tables, **tables, **around_tables, "evaluate": evaluate.model_dump()}
 
 
-def _attacks(tables: list[Settings], clients: int) -> tuple[Wrappers, list[Settings]]:
+def build_around(top: Top, clients: int) -> tuple[Callable[[Fleet], Fleet], Settings]:
+    """[faults] and [network]: the fleets around the engine, faults inside, so that time sees who answered."""
+    kinds = {"faults": Faults, "network": Network}
+    tables = {name: table for name in kinds if (table := getattr(top, name)) is not None}
+    made = {name: build(kinds[name], table, name) for name, table in tables.items()}
+    if "faults" in made:
+        made["faults"][0].check(clients)
+
+    def around(fleet: Fleet) -> Fleet:
+        return reduce(lambda inner, layer: layer(inner), [layer for layer, _ in made.values()], fleet)
+
+    return around, {name: resolved for name, (_, resolved) in made.items()}
+
+
+def build_attacks(tables: list[Settings], clients: int) -> tuple[Wrappers, list[Settings]]:
     """[[attacks]]: what some clients do to everybody else."""
-    made = [_named(attacks, table, "attacks") for table in tables]
+    made = [build_named(attacks, table, "attacks") for table in tables]
     for attack, _ in made:
         if any(c >= clients for c in attack.clients):
             raise BadInput(f"attacks.clients should be numbers below {clients}. Found {attack.clients}.")
@@ -163,20 +199,20 @@ def _name(table: Settings, path: str) -> tuple[str, Settings]:
     return name, {key: value for key, value in table.items() if key != "name"}
 
 
-def _named(registry: Any, table: Settings, path: str, **given: Any) -> tuple[Any, Settings]:
+def build_named(registry: Any, table: Settings, path: str, **given: Any) -> tuple[Any, Settings]:
     name, rest = _name(table, path)
     made, resolved = build(registry[name], rest, path, **given)
     return made, {"name": name, **resolved}
 
 
-def _engine(table: Settings) -> tuple[Callable[..., Engine], Settings]:
+def build_engine(table: Settings) -> tuple[Callable[..., Engine], Settings]:
     """Engines are checked now and started later: they may own processes."""
     name, rest = _name(table, "engine")
     values, resolved = arguments(engines[name], rest, "engine", ("problem", "federation", "wrappers"))
     return partial(engines[name], **values), {"name": name, **resolved}
 
 
-def _problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem, Settings]:
+def build_problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem, Settings]:
     name, rest = _name(table, "model")
     own = {key: rest.pop(key) for key in list(rest) if key in Model.model_fields}
     general: Model = check(lambda: Model(name=name, **own), own, "model", Model.model_fields)

@@ -14,6 +14,7 @@ from polyfed.errors import BadInput
 from polyfed.problem import Batch
 
 Index = NDArray[np.int64]
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Federation:
 
     def alone(self, client: int) -> Federation:
         """A federation of this one client with copies of its own rows and nothing else, as a real client has."""
-        splits = {s: self.rows(s, client) for s in ("train", "valid", "test") if getattr(self, s) is not None}
+        splits = {s: self.rows(s, client) for s in SPLITS if getattr(self, s) is not None}
         lengths = np.cumsum([0, *(len(rows) for rows in splits.values())])
         places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(splits, lengths, lengths[1:], strict=False)}
         return replace(
@@ -168,6 +169,16 @@ class Federation:
             test=places.get("test"),
             holds={name: held[client : client + 1] for name, held in self.holds.items()},
         )
+
+    def shard(self, first: int, last: int) -> Federation:
+        """Clients first, ..., last - 1 with the rows that they have, for a worker that looks after them."""
+        splits = {s: [self.rows(s, c) for c in range(first, last)] for s in SPLITS if getattr(self, s) is not None}
+        used = np.unique(np.concatenate([rows for lists in splits.values() for rows in lists]))
+        places = {s: Rows.of([np.searchsorted(used, rows) for rows in lists]) for s, lists in splits.items()}
+        holds = {name: held[first:last] for name, held in self.holds.items()}
+        train, valid, test = (places.get(s) for s in SPLITS)
+        assert train is not None
+        return replace(self._only(used), train=train, valid=valid, test=test, holds=holds)
 
     def pooled(self) -> Federation:
         """One client with everybody's rows, each once: what a centralised reference trains on."""

@@ -69,6 +69,7 @@ class Fleet(ABC):
     names: Sequence[str]
     examples: NDArray[np.int64]
     holds: NDArray[np.bool_]
+    reduces = False  # whether `sum` adds up on the way (a cluster, secure aggregation) rather than folding `ask`
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -117,12 +118,17 @@ class Around(Fleet):
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         return self.inner.ask(clients, request)
 
+    def report(self) -> dict[str, Any]:
+        """What this layer and those inside it have to say about the round, for its line of metrics."""
+        return self.inner.report() if isinstance(self.inner, Around) else {}
+
 
 class Metered(Around):
     """Counts bytes as the schema of the messages says; a test proves that they equal the bytes serialised."""
 
     def __init__(self, inner: Fleet) -> None:
         super().__init__(inner)
+        self.reduces = inner.reduces
         self.up = self.down = 0
         self._lock = threading.Lock()
 
@@ -136,6 +142,17 @@ class Metered(Around):
                 up += Reply({name: a[0] for name, a in stack.arrays.items()}).nbytes * len(stack.clients)
             self._count(up=up)
             yield stack
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        if not self.reduces:
+            return super().sum(clients, request)
+        if len(clients):
+            row = request.row(0)
+            self._count(down=size(row.head(), row.arrays()) * len(clients))
+        total = self.inner.sum(clients, request)
+        up = sum(Reply(error=why).nbytes for why in total.failed.values())
+        self._count(up=up + Reply(total.arrays).nbytes * len(total.clients))  # a sum is as long as its terms
+        return total
 
     def _count(self, up: int = 0, down: int = 0) -> None:
         with self._lock:
@@ -152,6 +169,7 @@ class Door(Around):
 
     def __init__(self, inner: Fleet, problem: Problem, *, seed: int, cohort: int, rounds: int = 1) -> None:
         super().__init__(inner)
+        self.reduces = inner.reduces
         self.problem, self.seed, self.size, self.rounds = problem, seed, cohort, rounds
         self._dims, self._dtype = problem.dims, problem.dtype
         self._able = None if self.examples.all() else np.flatnonzero(self.examples)
@@ -165,6 +183,16 @@ class Door(Around):
         self.failures: list[tuple[int, str]] = []
         self.asked: dict[int, None] = {}
 
+    def tree(self) -> dict[str, Any]:
+        """Whose replies were used last, for the checkpoint."""
+        if not self.folded:
+            return {}
+        return {"clients": torch.tensor(list(self.folded)), "ticks": torch.tensor(list(self.folded.values()))}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Back to a checkpoint."""
+        self.folded = dict(zip(tree["clients"].tolist(), tree["ticks"].tolist(), strict=True)) if tree else {}
+
     def cohort(self, t: int, purpose: str = "cohort", size: int | None = None) -> list[int]:
         """Clients drawn uniformly without replacement, in order of their numbers; only those that have examples."""
         able = len(self) if self._able is None else len(self._able)
@@ -175,21 +203,39 @@ class Door(Around):
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         request = self._stamp(clients, request)
-        stateful = works[request.work].state is not None
         answered = 0
         failed: dict[int, str] = {}
         for stack in self.inner.ask(clients, request):
             stack = self._sound(stack, request)
             failed.update(stack.failed)
             answered += len(stack.clients)
-            with self._lock:
-                self.failures += stack.failed.items()
-                if stateful:
-                    self.folded.update(dict.fromkeys(stack.clients, request.tick))
+            self._record(stack, request)
             if len(stack.clients):
                 yield stack
         if not answered:
             raise NobodyAnswered(_nobody(request, clients, failed))
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        if not self.reduces:
+            return super().sum(clients, request)
+        request = self._stamp(clients, request)
+        total = self.inner.sum(clients, request)
+        if total.clients:  # single replies were checked where they were added; their sum is checked here
+            as_one = Stack(total.clients[:1], {name: a.unsqueeze(0) for name, a in total.arrays.items()})
+            bad = self._sound(as_one, request).failed
+            for why in bad.values():
+                total = Sum({}, (), {**total.failed, **dict.fromkeys(total.clients, f"the sum: {why}")})
+        self._record(total, request)
+        if not total.clients:
+            raise NobodyAnswered(_nobody(request, clients, total.failed))
+        return total
+
+    def _record(self, answer: Stack | Sum, request: Request) -> None:
+        """Who failed, and whose state-keeping reply was used."""
+        with self._lock:
+            self.failures += answer.failed.items()
+            if works[request.work].state is not None:
+                self.folded.update(dict.fromkeys(answer.clients, request.tick))
 
     def _stamp(self, clients: Ids, request: Request) -> Request:
         with self._lock:
@@ -199,13 +245,25 @@ class Door(Around):
         return replace(request, seed=self.seed, round=self.round, exchange=exchange, folded=folded)
 
     def _sound(self, stack: Stack, request: Request) -> Stack:
-        options = {name: v for name, v in request.options.items() if isinstance(v, int)}
-        schema = works[request.work].schema({**options, **self._dims}, self._dtype)
-        bad = _unlike(stack, schema) or _not_finite(stack)
-        return stack.drop(bad) if bad else stack
+        return sound(stack, request, self._dims, self._dtype)
 
 
-def _unlike(stack: Stack, schema: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[int, str]:
+Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def schema_of(request: Request, dims: Mapping[str, int], dtype: torch.dtype) -> Schema:
+    """Shape and type of every array that a reply to this request should hold."""
+    options = {name: v for name, v in request.options.items() if isinstance(v, int)}
+    return works[request.work].schema({**options, **dims}, dtype)
+
+
+def sound(stack: Stack, request: Request, dims: Mapping[str, int], dtype: torch.dtype) -> Stack:
+    """The stack without replies that are not what was asked for, or not finite; those are named."""
+    bad = _unlike(stack, schema_of(request, dims, dtype)) or _not_finite(stack)
+    return stack.drop(bad) if bad else stack
+
+
+def _unlike(stack: Stack, schema: Schema) -> dict[int, str]:
     why = ""
     if len(stack.clients) and set(stack.arrays) != set(schema):
         why = f"the reply should hold {sorted(schema)}; found {sorted(stack.arrays)}"

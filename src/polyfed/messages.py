@@ -48,7 +48,7 @@ class Request:
 
     seed and round, with the client, key all its randomness; exchange counts the requests of a round. folded[i] is
     the last tick whose reply of client i the server used, -1 for none: the client commits or discards what it was
-    keeping accordingly.
+    keeping accordingly. model says which of several models this is about, where clients train more than one.
     """
 
     work: str
@@ -59,6 +59,7 @@ class Request:
     round: int = 0
     exchange: int = 0
     folded: Tensor | None = None
+    model: str = ""
 
     @property
     def tick(self) -> int:
@@ -78,7 +79,8 @@ class Request:
         return found
 
     def head(self) -> dict[str, Any]:
-        return {"work": self.work, "options": dict(self.options), "each": sorted(self.each)}
+        about = {"model": self.model} if self.model else {}
+        return {"work": self.work, "options": dict(self.options), "each": sorted(self.each), **about}
 
     def arrays(self) -> dict[str, Tensor]:
         when = torch.tensor([self.seed, self.round, self.exchange, -1], dtype=torch.int64)
@@ -96,7 +98,8 @@ class Request:
         try:
             seed, round, exchange, folded = arrays.pop("when").tolist()
             each = {name: arrays.pop(name) for name in head["each"]}
-            return cls(head["work"], arrays, each, head["options"], seed, round, exchange, torch.tensor(folded))
+            when = seed, round, exchange, torch.tensor(folded)
+            return cls(head["work"], arrays, each, head["options"], *when, str(head.get("model", "")))
         except (KeyError, ValueError, TypeError) as error:
             raise BadMessage(f"A request needs 'work', 'options', 'each' and 'when'; {error!r}.") from error
 
@@ -127,10 +130,18 @@ class Reply:
 
 def encode(head: Mapping[str, Any], arrays: Arrays) -> bytes:
     """A head and named arrays as bytes."""
+    return preface(head, arrays) + raw(arrays)
+
+
+def preface(head: Mapping[str, Any], arrays: Arrays) -> bytes:
+    """The first part of a message: all but the arrays' own bytes."""
     text = _text(head, arrays)
-    parts = [_PREFIX.pack(_MAGIC, len(text)), text]
-    parts += [a.detach().cpu().contiguous().numpy().tobytes() for a in arrays.values()]
-    return b"".join(parts)
+    return _PREFIX.pack(_MAGIC, len(text)) + text
+
+
+def raw(arrays: Arrays) -> bytes:
+    """The second: the arrays' bytes one after another."""
+    return b"".join(a.detach().cpu().contiguous().numpy().tobytes() for a in arrays.values())
 
 
 def size(head: Mapping[str, Any], arrays: Arrays) -> int:

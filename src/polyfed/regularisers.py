@@ -10,8 +10,8 @@ another problem.)
 | mean (11) | lam1 tr(W^T Omega W) + lam2 |W|^2, Omega = (I - 11^T / m)^2 | none |
 | fixed | the same with an Omega of your own | none |
 | clustered (12) | lam tr(W^T (eta I + Omega)^-1 W), 0 <= Omega <= I, tr Omega = k | exact, by SVD |
-| probabilistic (14) | lam (|W|^2 / sigma^2 + tr(W^T Omega^-1 W)), Omega >= 0, tr Omega = 1 | (W W^T + e I)^(1/2) / trace |
-| graphical (15) | lam (|W|^2 / sigma^2 + tr(W^T Omega W) - d log|Omega|) + lam1 |W|_1 + lam2 |Omega|_1 | graphical lasso |
+| probabilistic (14) | lam (|W|^2 / sigma^2 + tr(W^T Omega^-1 W)), tr Omega = 1 | (W W^T + e I)^(1/2) / trace |
+| graphical (15) | lam (|W|^2 / sigma^2 + tr(W^T Omega W) - d log det Omega) + l1 terms | graphical lasso |
 
 Smith, Chiang, Sanjabi, Talwalkar, "Federated Multi-Task Learning", 2017, Appendix B.
 """
@@ -60,7 +60,7 @@ class Regulariser:
 
     def slope(self, W: Matrix, mbar: Matrix) -> Matrix:
         """A (sub)gradient of R with respect to W."""
-        return np.linalg.solve(mbar, W)
+        return np.asarray(np.linalg.solve(mbar, W), dtype=np.float64)
 
     def alone(self, omega: Matrix, d: int) -> float:
         """The part of R that depends on Omega only."""
@@ -146,11 +146,13 @@ class Clustered(Regulariser):
         support = s > 1e-12 * max(s[0], np.finfo(float).tiny)
         r = int(support.sum())
         if r <= k:  # all that helps gets 1; the rest of the trace is spread, as it costs nothing
-            return np.where(support, 1.0, (k - r) / max(m - r, 1))
+            spread: Matrix = np.where(support, 1.0, (k - r) / max(m - r, 1))
+            return spread
         ends = np.sort(np.concatenate([self.eta / s[:r], (1 + self.eta) / s[:r]]))
         sums = np.array([np.clip(c * s - self.eta, 0, 1).sum() for c in ends])
         c = np.interp(k, sums, ends)  # the sum grows with c, linearly between the ends
-        return np.clip(c * s - self.eta, 0, 1)
+        q: Matrix = np.clip(c * s - self.eta, 0, 1)
+        return q
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -205,7 +207,7 @@ class Graphical(Regulariser):
         a = self.lam2 / (self.lam * d)
         S = W @ W.T / d + a * np.eye(m)
         scale = float(S.trace()) / m  # the solver's tolerances are for variances of about 1
-        return _symmetric(_graphical_lasso(S / scale, a / scale)) / scale
+        return _symmetric(_graphical_lasso(S / scale, a / scale) / scale)
 
     def weights(self, V: Matrix, mbar: Matrix) -> Matrix:
         """argmax <V, W> - tr(W^T A W) - lam1 |W|_1, one task after another for all features at once."""
@@ -255,8 +257,9 @@ def _graphical_lasso(S: Matrix, alpha: float) -> Matrix:
     return precision
 
 
-def _symmetric(A: Matrix) -> Matrix:
-    return (A + A.T) / 2
+def _symmetric(A: Any) -> Matrix:
+    both: Matrix = (A + A.T) / 2
+    return both
 
 
 def _half_inverse(A: Matrix) -> Matrix:

@@ -58,6 +58,17 @@ class Plan:
     evaluate: Mapping[str, Any] = field(default_factory=dict)  # the settings of Evaluation
     around: Callable[[Fleet], Fleet] = lambda fleet: fleet  # losses, deadlines: between metering and the door
 
+    def door(self, meter: Fleet) -> Door:
+        """What the algorithm sees of the fleet."""
+        return Door(self.around(meter), self.problem, seed=self.seed, cohort=self.cohort, rounds=self.rounds)
+
+    def evaluation(self) -> Evaluation:
+        return Evaluation(self.problem, self.federation, **self.evaluate)
+
+    def weights(self, state: State) -> dict[str, Tensor]:
+        """What is saved of a state as the model, as `load_state_dict` wants it."""
+        return self.problem.state_dict(state["x"], state["buffers"])
+
 
 @dataclass(frozen=True)
 class Result:
@@ -83,8 +94,9 @@ class _Loop:
     def __init__(self, plan: Plan, directory: RunDirectory, engine: Engine, progress: Progress) -> None:
         self.plan, self.directory, self.engine, self.progress = plan, directory, engine, progress
         self.meter = Metered(engine)
-        self.door = Door(plan.around(self.meter), plan.problem, seed=plan.seed, cohort=plan.cohort, rounds=plan.rounds)
-        self.evaluation = Evaluation(plan.problem, plan.federation, **plan.evaluate)
+        self.door = plan.door(self.meter)
+        self.evaluation = plan.evaluation()
+        self.done = False
         self.saved = -1
         self.next_save = 0.0
 
@@ -92,14 +104,14 @@ class _Loop:
         t, state = self._begin()
         self.progress.start(t, self.plan.rounds, self.directory.path)
         try:
-            while t < self.plan.rounds:
+            while t < self.plan.rounds and not self.done:
                 try:
                     state = self._round(t + 1, state)
                 except NobodyAnswered as error:
                     raise self._stopped(t, state, str(error)) from error
                 t += 1
-                self._checkpoint(t, state, now=t == self.plan.rounds or interrupted())
-                if interrupted() and t < self.plan.rounds:
+                self._checkpoint(t, state, now=t == self.plan.rounds or self.done or interrupted())
+                if interrupted() and t < self.plan.rounds and not self.done:
                     raise Interrupted(f"Stopped after round {t} of {self.plan.rounds}. {self._how_to_resume()}")
         finally:
             self.progress.stop()
@@ -110,8 +122,8 @@ class _Loop:
         t, tree = found or (0, {"state": self.plan.algorithm.init(self.plan.problem)})
         self.directory.rewind(t)
         self.engine.load(tree.get("clients", {}))
-        if folded := tree.get("folded"):
-            self.door.folded = dict(zip(folded["clients"].tolist(), folded["ticks"].tolist(), strict=True))
+        self.door.load(tree.get("folded", {}))
+        self.done = "done" in tree
         return t, tree["state"]
 
     def _round(self, t: int, state: State) -> State:
@@ -120,11 +132,12 @@ class _Loop:
         before = state
         state, found = self.plan.algorithm.round(t, before, self.door)
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
-        line |= {"cohort": list(self.door.asked)} | self._named(found)
+        line |= {"cohort": list(self.door.asked)} | self._named(found) | self.door.report()
         sent = self.meter.up + self.meter.down
         line |= self.evaluation.more(t, before, state, self.door, self.plan.rounds)
         if self.evaluation.due(t, self.plan.rounds):
-            line |= self.evaluation(state["x"], state["buffers"], self.door)
+            line |= self.evaluation(state, self.door, getattr(self.plan.algorithm, "personal", None))
+            line |= self._measured(state)
         line["evaluation_bytes"] = self.meter.up + self.meter.down - sent
         line["failures"] = [{"client": client, "why": why} for client, why in self.door.failures]
         line["seconds"] = time.perf_counter() - start
@@ -132,6 +145,13 @@ class _Loop:
         self.directory.log(line)
         self.progress.round(line)
         return state
+
+    def _measured(self, state: State) -> dict[str, Any]:
+        """What the algorithm itself measures beside the model's quality; 'done' ends the run."""
+        measure = getattr(self.plan.algorithm, "measure", None)
+        found: dict[str, Any] = measure(state, self.door) if measure else {}
+        self.done = bool(found.pop("done", False))
+        return found
 
     def _named(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Vectors with one entry per objective, by the objectives' names."""
@@ -144,10 +164,9 @@ class _Loop:
         start = time.perf_counter()
         if t == self.saved or not (now or self.engine.durable or start >= self.next_save):
             return
-        folded = self.door.folded
-        tree: dict[str, Any] = {"state": state, "clients": self.engine.tree()}
-        if folded:
-            tree["folded"] = {"clients": torch.tensor(list(folded)), "ticks": torch.tensor(list(folded.values()))}
+        tree: dict[str, Any] = {"state": state, "clients": self.engine.tree(), "folded": self.door.tree()}
+        if self.done:
+            tree["done"] = torch.tensor(t)
         self.directory.save(t, tree)
         end = time.perf_counter()
         self.saved, self.next_save = t, end + (end - start) / CHECKPOINT_SHARE
@@ -160,10 +179,12 @@ class _Loop:
         return f"Continue with: polyfed resume {self.directory.path}"
 
     def _end(self, state: State) -> Result:
-        weights = self.plan.problem.state_dict(state["x"], state["buffers"])
+        weights = self.plan.weights(state)
+        extras = getattr(self.plan.algorithm, "extras", None)
+        saved = {**weights, **(extras(state) if extras else {})}
         history = self.directory.history()
-        summary = self._summary(history, hashlib.sha256(model_bytes(weights)).hexdigest())
-        self.directory.finish(weights, summary)
+        summary = self._summary(history, hashlib.sha256(model_bytes(saved)).hexdigest())
+        self.directory.finish(saved, summary)
         self.plan.problem.model.load_state_dict(weights)
         return Result(self.plan.problem.model, history, self.directory.path, summary)
 

@@ -30,15 +30,52 @@ class StepDecay:
         return self.start * float(self.decay ** ((t - 1) // self.every))
 
 
+Every = Annotated[int, Field(ge=1)] | Literal["frame"]  # rounds; a frame is as many as models are trained together
+
+
+def stage(t: int, every: Every) -> int:
+    """1 + floor((t - 1) / every): which stretch of so many rounds t lies in."""
+    return 1 + (t - 1) // (1 if every == "frame" else every)
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class InverseDecay:
-    """beta / (t + gamma)."""
+    """beta / (1 + floor((t - 1) / every) + gamma); with every = 1, beta / (t + gamma).
+
+    every = "frame" holds a rate for M rounds, M the number of models trained together, as MFA-RR's Theorem 2 asks.
+    """
 
     beta: Positive
     gamma: NotNegative = 0.0
+    every: Every = 1
 
     def at(self, t: int) -> float:
-        return self.beta / (t + self.gamma)
+        return self.beta / (stage(t, self.every) + self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GrowingBatch:
+    """A batch that grows from `start` rows to all, as Theorem 2 of the multi-model paper asks.
+
+    The share of the `full` rows (the largest client's) that a step leaves out is at most
+    (1 - start / full) (1 + gamma) / (1 + floor((t - 1) / every) + gamma), so proportional to a decaying step of the
+    same gamma and every. A pass over the rows is cut into equal parts, none of them smaller than that: from half of
+    the rows on, the next size is all of them.
+    """
+
+    start: Annotated[int, Field(ge=1)]
+    full: Annotated[int, Field(ge=1)]
+    gamma: NotNegative = 0.0
+    every: Every = 1
+
+    def at(self, t: int) -> int:
+        left_out = (self.full - self.start) * (1 + self.gamma) / (stage(t, self.every) + self.gamma)
+        asked = self.full - max(int(left_out), 0)
+        parts = next(k for k in range(self.full // asked, 0, -1) if self._smallest(k) >= asked)
+        return 0 if parts == 1 else -(-self.full // parts)
+
+    def _smallest(self, parts: int) -> int:
+        return self.full - (parts - 1) * -(-self.full // parts)
 
 
 Rate = Positive | StepDecay | InverseDecay
@@ -51,12 +88,13 @@ def at(rate: Rate, t: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LocalTraining:
-    """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full)."""
+    """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full, or one
+    that grows)."""
 
     lr: Rate = 0.1
     local_steps: Annotated[int, Field(ge=0)] = 10
     local_epochs: Annotated[int, Field(ge=0)] = 0
-    batch_size: Annotated[int, Field(ge=0)] = 32
+    batch_size: Annotated[int, Field(ge=0)] | GrowingBatch = 32
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weighting_by: Literal["uniform", "size"] = "uniform"
@@ -71,7 +109,7 @@ class LocalTraining:
             "lr": at(self.lr, t),
             "steps": 0 if self.local_epochs else self.local_steps,
             "epochs": self.local_epochs,
-            "batch_size": self.batch_size,
+            "batch_size": self.batch_size if isinstance(self.batch_size, int) else self.batch_size.at(t),
             "optimizer": self.optimizer,
             "momentum": self.momentum,
             "weight": self.weighting_by,

@@ -35,7 +35,7 @@ class MbSGD(TaskModels):
         state = self.begun(state, fleet)
         nodes = fleet.cohort(t)
         task = self.task_of(nodes)
-        batch = np.minimum(self.batch_size, fleet.examples[np.asarray(nodes)]).astype(np.int64)
+        batch = np.minimum(self.batch_size, fleet.examples[np.asarray(nodes)])
         each = {
             "w": state["W"][torch.from_numpy(task)], "c": self.scales(nodes, fleet),
             "budget": torch.from_numpy(batch),

@@ -66,17 +66,20 @@ class Mocha(TaskModels):
         state = self.begun(state, fleet)
         nodes = fleet.cohort(t)
         V = state["V"].clone()
-        found: dict[str, dict[int, float]] = {"theta": {}, "steps": {}}
+        theta: dict[int, float] = {}
+        steps = answered = 0
         for stack in self.answers(nodes, self._request(nodes, state, fleet), fleet):
             V.index_add_(0, torch.from_numpy(self.task_of(stack.clients)), self.gamma * stack["dv"])  # line 10
-            found["steps"].update(zip(stack.clients, stack["steps"].tolist(), strict=True))
+            steps, answered = steps + int(stack["steps"].sum()), answered + len(stack.clients)
             if self.measure_theta:
-                found["theta"].update(zip(stack.clients, stack["theta"].squeeze(1).tolist(), strict=True))
+                theta.update(zip(stack.clients, stack["theta"].squeeze(1).tolist(), strict=True))
         W = torch.from_numpy(self.rule.weights(V.numpy(), self.rule.mbar(state["omega"].numpy())))
         state = finish(state, V=V, W=W, **self._mean(t, state, V))
         if self.rule.learns and self.omega_every and t % self.omega_every == 0:
             state = self.restructured(state)
-        return state, {name: values for name, values in found.items() if values}
+        found: Diagnostics = {"answered": answered, "steps": steps}
+        every = {str(node): theta.get(node, 1.0) for node in nodes}  # who did not answer made no progress
+        return state, {**found, "theta": every} if self.measure_theta else found
 
     def _request(self, nodes: Sequence[int], state: State, fleet: Door) -> Request:
         task, mbar = self.task_of(nodes), self.rule.mbar(state["omega"].numpy())
@@ -165,7 +168,8 @@ class MbSDCA(Mocha):
         return {"batch_scale": self.beta}
 
     def budget(self, nodes: Sequence[int], fleet: Door) -> Index:
-        return np.minimum(self.batch_size, fleet.examples[np.asarray(nodes)]).astype(np.int64)
+        batch: Index = np.minimum(self.batch_size, fleet.examples[np.asarray(nodes)])
+        return batch
 
 
 @algorithms("local")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from polyfed.messages import Reply, Request
 from polyfed.problem import Batch, Outputs, Problem
 
 Carry = TypeVar("Carry")
+_turn = threading.Lock()  # dropout draws from torch's one generator: of several models' clients, one at a time
 
 
 class Autograd:
@@ -179,7 +181,8 @@ class Bench:
 
     def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
         try:
-            arrays, state = self.perform(self._client(client, request), request, state)
+            with _turn:
+                arrays, state = self.perform(self._client(client, request), request, state)
             dtype = self.problem.dtype
             as_tensors = {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=dtype) for n, v in arrays.items()}
             return Reply(as_tensors), state

@@ -59,9 +59,7 @@ class Subproblem:
     def improve(self, steps: int, live: bool = True) -> None:
         """So many coordinate steps."""
         of = key(self.key, "sdca", self.steps)
-        self.rows.sdca(
-            self.beta, self.u, s=self.s, c=self.c, loss=self.loss, g=self.g, steps=steps, key=of, live=live
-        )
+        self.rows.sdca(self.beta, self.u, s=self.s, c=self.c, loss=self.loss, g=self.g, steps=steps, key=of, live=live)
         self.steps += steps
 
     def dv(self) -> Floats:
@@ -169,7 +167,7 @@ def _subproblem(client: Client, request: Request, state: State) -> Subproblem:
 
 def _averaged(state: State, request: Request, last: int) -> dict[str, Tensor]:
     """The sum of alpha over rounds H0 + 1 ... last (Theorem 2); it stood still while the node was not asked."""
-    H0 = int(request.options["average"])  # type: ignore[call-overload]
+    H0 = int(_number(request.options["average"]))
     if H0 < 0:
         return {}
     rounds = max(last - H0, 0)

@@ -1,0 +1,201 @@
+"""The batched engine on a GPU: `python benchmarks/gpu.py [--parts speed,accuracy,...]`.
+
+The 34,635-parameter two-digit net, batch 128, 10 local steps; milliseconds a round, by events around whole rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyfed import Federation, Objective, Problem, Wrappers
+from polyfed.algorithms import algorithms
+from polyfed.data import Dataset
+from polyfed.engines.batched import Batched
+from polyfed.engines.local import Local
+from polyfed.fleet import Door
+from polyfed.models import models
+
+FOUND: list[dict[str, Any]] = []
+
+
+def say(**row: Any) -> None:
+    FOUND.append(row)
+    print("  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
+    if "OUT" in os.environ:
+        Path(os.environ["OUT"], "gpu.json").write_text(json.dumps(FOUND, indent=1))
+
+
+def problem(dropout: float = 0.0) -> Problem:
+    x = np.zeros((1, 1, 28, 28), dtype=np.float32)
+    targets = {name: np.full(1, 9) for name in ("left", "right")}
+    objectives = tuple(Objective(name, "cross-entropy") for name in targets)
+    torch.manual_seed(0)
+    return Problem(models["two-digit-net"](Dataset(x, targets, objectives), dropout=dropout), objectives)
+
+
+def federation(clients: int, rows: int = 640) -> Federation:
+    g = torch.Generator().manual_seed(0)
+    n = min(clients * rows, 70_000)
+    from polyfed import Rows
+
+    order = np.arange(n)
+    start = (np.arange(clients) * rows) % n
+    x = torch.rand(n, 1, 28, 28, generator=g)
+    y = {name: torch.randint(0, 10, (n,), generator=g) for name in ("left", "right")}
+    return Federation.from_arrays(x, y, clients=Rows(order, start, np.full(clients, rows)))
+
+
+def milliseconds(run: Callable[[int], object], times: int, warm: int = 3) -> float:
+    seconds = []
+    for t in range(warm + times):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(t + 1)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds[warm:])
+
+
+def rounds(engine: Any, p: Problem, clients: int, name: str = "fedavg", **settings: Any) -> Callable[[int], None]:
+    door = Door(engine, p, seed=0, cohort=clients)
+    algorithm = algorithms[name](lr=0.1, local_steps=10, batch_size=128, **settings)
+    state = algorithm.init(p)
+
+    def one(t: int) -> None:
+        nonlocal state
+        door.begin(t)
+        state, _ = algorithm.round(t, state, door)
+
+    return one
+
+
+def speed(sizes: list[int]) -> None:
+    p = problem()
+    for clients in sizes:
+        f = federation(clients)
+        times = 20 if clients <= 100 else 5
+        for compiled, tf32 in ((False, True), (True, True), (True, False)):
+            engine = Batched(p, f, Wrappers(), tf32=tf32, compile=compiled)
+            start = time.perf_counter()
+            ms = milliseconds(rounds(engine, p, clients), times)
+            took = time.perf_counter() - start
+            say(part="fedavg", clients=clients, compile=compiled, tf32=tf32, ms=ms, took=took)
+            if compiled and tf32 and clients == 100:
+                ms2 = milliseconds(rounds(engine, p, clients, "fedcmoo"), times)
+                ms1 = milliseconds(rounds(engine, p, clients, "fedcmoo", exchanges=1), times)
+                say(part="fedcmoo / fedavg", clients=clients, two=ms2 / ms, one=ms1 / ms)
+            del engine
+            torch.cuda.empty_cache()
+
+
+def loop() -> None:
+    torch.set_num_threads(1)
+    p = problem()
+
+    class OnGpu(Local):
+        pass
+
+    engine = OnGpu(p, federation(10), Wrappers())
+    say(part="loop on the CPU, one thread", clients=10, ms=milliseconds(rounds(engine, p, 10), 2, 1))
+
+
+def eager_loop(clients: int = 10) -> None:
+    """A plain PyTorch loop on the GPU: what other simulators do."""
+    p = problem()
+    model = p.model.cuda()
+    f = federation(clients)
+    x, y = f.x.cuda(), {n: t.cuda() for n, t in f.targets.items()}
+    start = {n: v.clone() for n, v in model.state_dict().items()}
+
+    def one(t: int) -> None:
+        for c in range(clients):
+            model.load_state_dict(start)
+            optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+            rows = torch.from_numpy(f.rows("train", c)).cuda()
+            for i in range(10):
+                batch = rows[(i % 5) * 128 : (i % 5 + 1) * 128]
+                optimiser.zero_grad()
+                out = model(x[batch])
+                sum(torch.nn.functional.cross_entropy(out[n], y[n][batch]) for n in y).backward()
+                optimiser.step()
+
+    say(part="eager loop on the GPU", clients=clients, ms=milliseconds(one, 3, 1))
+
+
+def floors() -> None:
+    a = torch.empty(1 << 30, dtype=torch.float32, device="cuda")
+    b = torch.empty_like(a)
+    ms = milliseconds(lambda t: b.copy_(a), 10)
+    say(part="copy", terabytes_a_second=2 * a.numel() * 4 / ms / 1e9)
+    del a, b
+    m = torch.randn(8192, 8192, device="cuda")
+    for tf32 in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        ms = milliseconds(lambda t: m @ m, 10)
+        say(part="matmul", tf32=tf32, teraflops=2 * 8192**3 / ms / 1e9)
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def huge() -> None:
+    p, clients = problem(), 10_000
+    engine = Batched(p, federation(clients), Wrappers(), tf32=True, compile=False)
+    torch.cuda.reset_peak_memory_stats()
+    ms = milliseconds(rounds(engine, p, clients), 1, 1)
+    say(part="10,000 clients", ms=ms, peak_gb=torch.cuda.max_memory_allocated() / 1e9)
+
+
+def accuracy(rounds_: int = 100) -> None:
+    from polyfed import train
+    from polyfed.data.build import build_data
+
+    dataset, f, _ = build_data(
+        {"name": "multimnist", "clients": 100, "partition": "dirichlet", "alpha": 0.3, "rotate": 25}, seed=0
+    )
+    for name, settings in (
+        ("fedcmoo", {"lr": 0.5, "server_lr": 1.2}),
+        ("fedcmoo", {"lr": 0.5, "server_lr": 1.2, "exchanges": 1, "ema": 0.8}),
+        ("fsmgda", {"lr": 0.1, "server_lr": 2.0}),
+        ("fedcmoo-pref", {"lr": 0.3, "server_lr": 1.6}),
+        ("fedavg", {"lr": 0.5, "server_lr": 1.2}),
+    ):
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            p = Problem(models["two-digit-net"](dataset), dataset.objectives)
+            algorithm = algorithms[name](local_steps=10, batch_size=128, **settings)
+            start = time.perf_counter()
+            result = train(p, f, algorithm, rounds=rounds_, cohort=10, seed=seed, engine={"name": "batched", "compile": False},
+                           evaluate={"every": 50})  # fmt: skip
+            found = {k: 100 * v["accuracy"] for k, v in result.summary["objectives"].items()}
+            extra = {k: v for k, v in settings.items() if k in ("exchanges", "ema")}
+            say(part="multimnist", method=name, **extra, seed=seed, **found, took=time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="floors,eager,speed,huge,accuracy")
+    parser.add_argument("--sizes", default="10,100,1000")
+    asked = parser.parse_args()
+    print(torch.cuda.get_device_name(), torch.__version__)
+    parts: dict[str, Callable[[], object]] = {
+        "floors": floors, "eager": eager_loop, "loop": loop, "huge": huge, "accuracy": accuracy,
+        "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]),
+    }  # fmt: skip
+    for part in asked.parts.split(","):
+        try:
+            parts[part]()
+        except Exception as error:
+            say(part=part, failed=f"{type(error).__name__}: {str(error)[:2000]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Our message bytes inside Flower's records: uint8 arrays, never unpacked by anyone but us.
+
+A request travels in pieces that, put together, are exactly its bytes: what all clients get alike (the model) is one
+array record, which Flower uploads once however many messages hold it.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib import format as npy
+
+if TYPE_CHECKING:
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    from polyfed.messages import Request
+
+SLACK = 1 << 16  # bytes beyond what the schema says: room for an error's text
+
+
+class BadPayload(Exception):
+    """A record that does not hold a message."""
+
+
+def to_array(data: bytes) -> Array:
+    from flwr.app import Array
+
+    return Array(np.frombuffer(data, dtype=np.uint8))
+
+
+def from_array(array: Array, limit: int) -> memoryview:
+    """The bytes of a uint8 array, checked against the limit and against what it claims before memory is taken."""
+    data = memoryview(array.data)
+    if len(data) > limit + SLACK:
+        raise BadPayload(f"a message may have at most {limit + SLACK} bytes here; found {len(data)}")
+    start, claimed = _header(data)
+    if claimed != len(data) - start:
+        raise BadPayload(f"an array claims {claimed} bytes; the record holds {len(data) - start}")
+    return data[start:]
+
+
+def length(array: Array) -> int:
+    """How many bytes of ours an array holds."""
+    return _header(memoryview(array.data))[1]
+
+
+def _header(data: memoryview) -> tuple[int, int]:
+    """Where the values of an .npy begin, and how many bytes it says there are."""
+    stream = BytesIO(bytes(data[:4096]))
+    try:
+        version = npy.read_magic(stream)
+        if version != (1, 0):
+            raise BadPayload(f"arrays travel as .npy 1.0; found {version}")
+        shape, _, dtype = npy.read_array_header_1_0(stream, max_header_size=4096)
+    except ValueError as error:
+        raise BadPayload(f"arrays travel as .npy; {error}") from error
+    if dtype != np.uint8 or len(shape) != 1:
+        raise BadPayload(f"a message is one row of uint8; found {dtype} of shape {shape}")
+    return stream.tell(), int(shape[0])
+
+
+def shared_record(request: Request) -> ArrayRecord:
+    """What all clients get alike: make it once, put it into every message."""
+    from flwr.app import ArrayRecord
+
+    from polyfed.messages import raw
+
+    return ArrayRecord({"shared": to_array(b"" if _mixed(request) else raw(request.shared))})
+
+
+def own_record(row: Request) -> ArrayRecord:
+    """What one client gets (see `Request.row`): the head of the message, and its own arrays."""
+    from flwr.app import ArrayRecord
+
+    from polyfed.messages import preface, raw
+
+    arrays = row.arrays()
+    head = row.encode() if _mixed(row) else preface(row.head(), arrays) + raw({"when": arrays["when"]})
+    return ArrayRecord({"head": to_array(head), "each": to_array(b"" if _mixed(row) else raw(row.each))})
+
+
+def _mixed(request: Request) -> bool:
+    """Whether a client's own array stands in for a shared one, so that no stretch of bytes is everybody's."""
+    return bool(set(request.shared) & set(request.each))
+
+
+def join(content: RecordDict, limit: int) -> bytes:
+    """The bytes of a request from its pieces."""
+    own, shared = content.array_records["own"], content.array_records["shared"]
+    return b"".join(from_array(piece, limit) for piece in (own["head"], shared["shared"], own["each"]))

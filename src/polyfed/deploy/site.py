@@ -1,0 +1,50 @@
+"""One client's side of a deployment: its problem, its data, its memory, and the answers it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from polyfed.client import Memory, Wrappers
+from polyfed.deploy.app import ASKED_WHO
+from polyfed.engines.wire import Node
+from polyfed.errors import PolyfedError
+from polyfed.federation import Federation
+from polyfed.messages import Reply
+from polyfed.problem import Problem
+
+
+@dataclass
+class Site:
+    """Answers for one client. federation holds that client only; memory makes what it remembers of a run."""
+
+    name: str
+    problem: Problem
+    federation: Federation
+    wrappers: Wrappers
+    memory: Callable[[str, str], Memory] = lambda run, name: Memory()
+    nodes: dict[tuple[str, int], Node] = field(default_factory=dict)
+
+    def answer(self, run: str, client: int, message: bytes) -> bytes:
+        if client == ASKED_WHO:
+            return self.describe().encode()
+        try:
+            return self._node(run, client).handle(message)
+        except PolyfedError as error:
+            return Reply(error=f"refused: {error}").encode()
+
+    def describe(self) -> Reply:
+        """Who this is, how many examples it has, and for which objectives."""
+        name = torch.from_numpy(np.frombuffer(self.name.encode(), dtype=np.uint8).copy())
+        holds = torch.from_numpy(self.federation.matrix(self.problem.names)[0].copy())
+        return Reply({"name": name, "examples": torch.tensor(int(self.federation.examples[0])), "holds": holds})
+
+    def _node(self, run: str, client: int) -> Node:
+        if (run, client) not in self.nodes:
+            self.nodes.clear()  # of another run, or from before the client was given another number
+            memory = self.memory(run, self.name)
+            self.nodes[run, client] = Node(client, self.problem, self.federation, self.wrappers, memory)
+        return self.nodes[run, client]

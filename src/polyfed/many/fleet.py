@@ -1,0 +1,179 @@
+"""One pool of clients, a door to it for each model: an engine per model, and groups as the schedule says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from polyfed.algorithms.schedules import Groups, Schedule, split
+from polyfed.federation import Federation
+from polyfed.fleet import Around, Door, Engine, Fleet, Ids, Stack
+from polyfed.keys import generator
+from polyfed.many.problem import Models
+from polyfed.messages import Request
+from polyfed.problem import Problem
+
+T = TypeVar("T")
+
+
+class Engines(Engine):
+    """An engine for each model behind one fleet: a request goes to the one it names. No engine knows of the others."""
+
+    def __init__(self, engines: Mapping[str, Engine], names: tuple[str, ...]) -> None:
+        self.engines, self.names = dict(engines), names
+        self.examples = np.sum([engine.examples for engine in engines.values()], axis=0)
+        self.holds = np.concatenate([engine.holds for engine in engines.values()], 1)
+        self.durable = any(engine.durable for engine in engines.values())
+
+    @classmethod
+    def start(cls, engines: Mapping[str, Callable[[], Engine]], names: tuple[str, ...]) -> Engines:
+        """All of them, or none: those that were started are closed when a later one cannot be."""
+        started: dict[str, Engine] = {}
+        try:
+            for name, engine in engines.items():
+                started[name] = engine()
+        except BaseException:
+            for begun in started.values():
+                begun.close()
+            raise
+        return cls(started, names)
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        return self.engines[request.model].ask(clients, request)
+
+    def tree(self) -> dict[str, Any]:
+        return {name: engine.tree() for name, engine in self.engines.items()}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        for name, engine in self.engines.items():
+            engine.load(tree.get(name, {}))
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()
+
+
+class About(Around):
+    """The fleet as one model sees it: its objectives, its data, and its name on every request."""
+
+    def __init__(self, inner: Fleet, model: str, problem: Problem, federation: Federation) -> None:
+        super().__init__(inner)
+        self.model, self.names = model, problem.names
+        self.examples, self.holds = federation.examples, federation.matrix(problem.names)
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        return self.inner.ask(clients, replace(request, model=self.model))
+
+
+class ModelDoor(Door):
+    """One model's door: the clients of a round are those of the group it was assigned that have rows for it."""
+
+    assign: Callable[[int, str], list[int]]  # round, purpose -> its group
+
+    def cohort(self, t: int, purpose: str = "cohort", size: int | None = None) -> list[int]:
+        """The group; with a size, that many of all clients, for what is no part of training."""
+        if size is not None:
+            return super().cohort(t, purpose, size)
+        return [c for c in self.assign(t, purpose) if self.examples[c]]
+
+
+class Doors(Door):
+    """A door for each model. Its own cohort is the pool's; `groups` is the schedule's cut of it into models' groups.
+
+    Each model has its own clock, failures and acknowledgements, and one thread uses it at a time, so that nothing
+    here depends on which model is fastest.
+    """
+
+    problem: Models
+
+    def __init__(
+        self,
+        inner: Fleet,
+        problem: Models,
+        federations: Mapping[str, Federation],
+        schedule: Schedule,
+        around: Callable[[Fleet], Fleet],
+        *,
+        seed: int,
+        cohort: int,
+        rounds: int,
+    ) -> None:
+        self.models: dict[str, ModelDoor] = {}
+        super().__init__(inner, problem, seed=seed, cohort=cohort, rounds=rounds)
+        self._schedule = schedule
+        self._drawn: dict[str, tuple[int, Groups]] = {}  # the last partition for each purpose
+        for place, (name, one) in enumerate(problem.problems.items()):
+            fleet = around(About(inner, name, one, federations[name]))
+            door = self.models[name] = ModelDoor(fleet, one, seed=seed, cohort=cohort, rounds=rounds)
+            door.assign = partial(self._group, place)
+        self._threads = ThreadPoolExecutor(
+            len(self.models), "model", partial(torch.set_num_threads, torch.get_num_threads())
+        )
+
+    def begin(self, t: int) -> None:
+        super().begin(t)
+        for door in self.models.values():
+            door.begin(t)
+
+    def groups(self, t: int, purpose: str = "cohort") -> Groups:
+        """Each model's clients in round t, whether they have rows for it or not."""
+        M = len(self.models)
+
+        def partition(of: int) -> Groups:
+            rng = generator(self.seed, purpose, of, "groups")
+            return split(self.cohort(of, purpose), M, rng) if M > 1 else [self.cohort(of, purpose)]
+
+        return self._schedule(t, M, partition)
+
+    def _group(self, place: int, t: int, purpose: str) -> list[int]:
+        with self._lock:
+            if self._drawn.get(purpose, (0, []))[0] != t:
+                self._drawn[purpose] = t, self.groups(t, purpose)
+            return self._drawn[purpose][1][place]
+
+    def together(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+        """What all models' calls return, made at the same time; an error of the first model that has one is raised."""
+        if len(calls) == 1:
+            return {name: call() for name, call in calls.items()}
+        begun = {name: self._threads.submit(call) for name, call in calls.items()}
+        for future in begun.values():
+            future.exception()  # wait for all: a round that ends leaves nothing running
+        return {name: future.result() for name, future in begun.items()}
+
+    def report(self) -> dict[str, Any]:
+        """What the layers around the models' fleets say, by model."""
+        found: dict[str, Any] = {}
+        for name, door in self.models.items():
+            for key, value in door.report().items():
+                found.setdefault(key, {})[name] = value
+        return found
+
+    @property
+    def asked(self) -> dict[int, None]:  # type: ignore[override]
+        """All models' participants."""
+        return {client: None for door in self.models.values() for client in door.asked}
+
+    @asked.setter
+    def asked(self, value: dict[int, None]) -> None:
+        """Each model's door keeps its own."""
+
+    @property
+    def failures(self) -> list[tuple[int, str]]:  # type: ignore[override]
+        return [(client, f"{name}: {why}") for name, door in self.models.items() for client, why in door.failures]
+
+    @failures.setter
+    def failures(self, value: list[tuple[int, str]]) -> None:
+        """Each model's door keeps its own."""
+
+    def tree(self) -> dict[str, Any]:
+        return {name: door.tree() for name, door in self.models.items()}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        for name, door in self.models.items():
+            door.load(tree.get(name, {}))

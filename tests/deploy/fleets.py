@@ -1,0 +1,67 @@
+"""What the deployment tests share: small federations, and toys that remember."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyfed import Federation, Objective, Problem, train
+from polyfed.algorithms import algorithms
+from polyfed.client import Client
+from polyfed.messages import Request
+from polyfed.problem import Batch
+from polyfed.run import Result
+from polyfed.work import Arrays, work
+from small import small_federation, small_problem
+
+LOCAL = {"lr": 0.2, "local_steps": 3, "batch_size": 8}
+NEURAL: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg", LOCAL), ("fsmgda", LOCAL), ("fedcmoo", {**LOCAL, "width": 16}),
+    ("fedcmoo", {**LOCAL, "width": 16, "exchanges": 1}),
+]  # fmt: skip
+TASKS = ("mocha", {"epochs": 1.0, "omega_every": 2})
+
+
+@work("toy-add", reply={"added": ""}, state=lambda client: {"total": torch.zeros(())})
+def toy_add(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
+    return {"added": request["amount"]}, {"total": state["total"] + request["amount"]}
+
+
+@work("toy-total", reply={"total": ""}, state=lambda client: {"total": torch.zeros(())})
+def toy_total(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
+    return {"total": state["total"]}, state
+
+
+@work("toy-slope", reply={"g": "d"})
+def toy_slope(client: Client, request: Request) -> Arrays:
+    def step(g: Tensor, batch: Batch, i: int) -> Tensor:
+        return client.grad(request["x"], request["buffers"], batch, torch.ones_like(client.holds))[0]
+
+    return {"g": client.loop(step, torch.zeros_like(request["x"]), steps=1, batch_size=5)}
+
+
+def linear_tasks(clients: int = 4) -> tuple[Problem, Federation]:
+    """One binary task a client, for MOCHA."""
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    x = rng.normal(size=(clients, 20, 4)).astype(np.float32)
+    data = [(rows, {"label": (rows @ rng.normal(size=4) > 0).astype(np.int64)}) for rows in x]
+    return Problem(nn.Linear(4, 1), [Objective("label", "binary")], torch.float64), Federation.from_clients(data)
+
+
+def trained(name: str, settings: dict[str, Any], engine: Any, rounds: int = 3, **more: Any) -> Result:
+    """A run of a method on an engine, over the small federation that fits it."""
+    if name == TASKS[0]:
+        problem, federation = linear_tasks()
+    else:
+        holds = {"left": [True, True, False, True, True, True]}
+        problem, federation = small_problem(), small_federation(holds=holds)
+    return train(problem, federation, algorithms[name](**settings), rounds=rounds, cohort=3, engine=engine, **more)
+
+
+def weights(result: Result) -> Tensor:
+    return torch.cat([value.reshape(-1).double() for value in result.model.state_dict().values()])

@@ -1,0 +1,105 @@
+"""Engine `ray`: the same models as `local` to rounding, whatever the number of workers; sums that name who is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from fleets import LOCAL, NEURAL, TASKS, trained, weights
+from polyfed import Wrappers
+from polyfed.client import Client, Perform
+from polyfed.engines import engines
+from polyfed.errors import BadInput
+from polyfed.fleet import Door, Metered
+from polyfed.messages import Request
+from small import small_federation, small_problem
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("default")]  # Ray's own warnings are many
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    """One local Ray for all of these tests: starting it takes seconds."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize(("name", "settings"), [*NEURAL, TASKS])
+def test_the_same_model_as_local(name: str, settings: dict[str, Any]) -> None:
+    local = trained(name, settings, "local")
+    result = trained(name, settings, {"name": "ray", "workers": 2})
+    assert torch.allclose(weights(local), weights(result), atol=1e-6)
+    assert result.summary["failures"] == 0
+    for count in ("bytes_up", "bytes_down"):
+        assert local.summary[count] == result.summary[count]
+
+
+def break_some(inner: Perform) -> Perform:
+    def broken(client: Client, request: Request, state: Any) -> Any:
+        arrays, state = inner(client, request, state)
+        if client.id == 1:
+            raise OSError("the disk is full")
+        return ({"g": arrays["g"][:-1]} if client.id == 4 and "g" in arrays else arrays), state
+
+    return broken
+
+
+def test_a_sum_leaves_out_and_names_what_is_not_sound() -> None:
+    problem = small_problem()
+    request = Request("toy-slope", problem.initial())
+    found = {}
+    for name in ("local", "ray"):
+        engine = engines[name](problem, small_federation(), Wrappers(guards=(break_some,)))
+        meter = Metered(engine)
+        door = Door(meter, problem, seed=0, cohort=6)
+        door.begin(1)
+        total = door.sum(range(6), request)
+        found[name] = total, dict(door.failures), meter.down
+        engine.close()
+    assert found["ray"][1:] == found["local"][1:]
+    assert set(found["ray"][1]) == {1, 4}
+    assert list(found["ray"][0].clients) == [0, 2, 3, 5]
+    assert torch.allclose(found["ray"][0]["g"], found["local"][0]["g"], atol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_state_is_kept_committed_and_saved(workers: int) -> None:
+    problem = small_problem()
+    engine = engines["ray"](problem, small_federation(), Wrappers(), workers=workers)
+    door = Door(engine, problem, seed=0, cohort=6)
+    for t in (1, 2):
+        door.begin(t)
+        list(door.ask(range(6), Request("toy-add", each={"amount": torch.arange(6.0)})))
+    tree = engine.tree()
+    door.begin(3)
+    list(door.ask([5], Request("toy-add", each={"amount": torch.tensor([100.0])})))
+    engine.load(tree)  # back to a checkpoint: round 3 never was
+    door.folded[5] = 2048
+    door.begin(3)
+    totals = torch.cat([s["total"] for s in door.ask(range(6), Request("toy-total"))])
+    assert totals.tolist() == [0, 2, 4, 6, 8, 10]
+    engine.close()
+
+
+def test_dropped_sums_commit_nothing() -> None:
+    problem = small_problem()
+    engine = engines["ray"](problem, small_federation(), Wrappers(guards=(break_some,)), workers=2)
+    door = Door(engine, problem, seed=0, cohort=6)
+    door.begin(1)
+    door.sum(range(6), Request("toy-add", each={"amount": torch.ones(6)}))
+    assert sorted(door.folded) == [0, 2, 3, 4, 5]
+    engine.close()
+
+
+def test_a_cluster_that_is_not_there_is_a_sentence() -> None:
+    ray.shutdown()
+    with pytest.raises(BadInput, match="there is no Ray cluster there"):
+        trained("fedavg", LOCAL, {"name": "ray", "address": "auto"})
+    result = trained("fedavg", LOCAL, {"name": "ray", "workers": 2}, rounds=1)  # and one of our own is ended
+    assert not ray.is_initialized()
+    assert torch.allclose(weights(result), weights(trained("fedavg", LOCAL, "local", rounds=1)), atol=1e-6)
