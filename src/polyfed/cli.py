@@ -91,7 +91,7 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="One kind only: algorithms, datasets, models, ...")] = None,
     json_: AsJson = False,
 ) -> None:
-    """What there is: algorithms, datasets, models, partitions, weightings, compressors, schedules, engines, experiments."""
+    """What there is: algorithms, datasets, models, partitions, weightings, compressors, schedules, engines, ..."""
     with _sentences():
         kinds = _kinds()
         if kind is not None and kind not in kinds:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from polyfed.messages import Request
+from polyfed.messages import TICKS, Request
 from polyfed.problem import Batch
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ class Wrappers:
 
     attacks: tuple[Around, ...] = ()
     guards: tuple[Around, ...] = ()
+    checked: bool = True  # the server's own measurements may be infinite: that is worth knowing
 
     def wrap(self, inner: Perform = perform) -> Perform:
-        for around in (*self.attacks, finite, *self.guards):
+        for around in (*self.attacks, *((finite,) if self.checked else ()), *self.guards):
             inner = around(inner)
         return inner
 
@@ -116,16 +117,16 @@ class Wrappers:
 @dataclass
 class _Slot:
     committed: State | None = None
-    pending: State | None = None
-    tick: int = -1
+    pending: dict[int, State] = field(default_factory=dict)  # of one round, by tick
 
 
 @dataclass
 class Memory:
     """What clients remember: the arrays of this round's earlier exchanges, and durable state.
 
-    A state that work returns stays pending until the next request to that client tells whether the server used the
-    reply that went with it: then it is committed, otherwise discarded, so that a lost reply never leaves the two apart.
+    A state that work returns is pending. The next request names the last tick whose reply the server used: in the same
+    round the work starts from that tick's state, and in a later one it is committed and the rest forgotten. So a lost
+    reply never leaves the two apart, and neither does a server that goes back to the end of the last round.
     """
 
     _round: int = -1
@@ -145,34 +146,33 @@ class Memory:
         return [self._sent[client] for client in clients]
 
     def settle(self, client: int, request: Request) -> State | None:
-        """Commit or discard the pending state as the request says, and return what the work may start from."""
+        """What the work may start from; in a new round, what the server used of the last one is committed."""
         slot = self._slots.get(client)
         if slot is None:
             return None
-        if slot.pending is not None and request.folded is not None and int(request.folded) == slot.tick:
-            slot.committed = slot.pending
-        slot.pending = None
-        return slot.committed
+        used = slot.pending.get(-1 if request.folded is None else int(request.folded), slot.committed)
+        if any(tick // TICKS < request.round for tick in slot.pending):
+            slot.committed, slot.pending = used, {}
+        return used
 
     def keep(self, client: int, request: Request, state: State | None) -> None:
         """Hold a new state as pending."""
         if state is not None:
-            slot = self._slots.setdefault(client, _Slot())
-            slot.pending, slot.tick = state, request.tick
+            self._slots.setdefault(client, _Slot()).pending[request.tick] = state
 
     def tree(self) -> dict[str, Any]:
         """All durable state as a tree of tensors, for the checkpoint of a simulation."""
         return {
             str(client): {
-                "tick": torch.tensor(slot.tick),
-                **{name: dict(s) for name in ("committed", "pending") if (s := getattr(slot, name)) is not None},
+                "pending": {str(tick): dict(state) for tick, state in slot.pending.items()},
+                **({} if slot.committed is None else {"committed": dict(slot.committed)}),
             }
             for client, slot in self._slots.items()
         }
 
     def load(self, tree: Mapping[str, Any]) -> None:
         self._slots = {
-            int(client): _Slot(slot.get("committed"), slot.get("pending"), int(slot["tick"]))
+            int(client): _Slot(slot.get("committed"), {int(t): s for t, s in slot["pending"].items()})
             for client, slot in tree.items()
         }
         self._round, self._sent = -1, {}

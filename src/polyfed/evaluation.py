@@ -15,28 +15,41 @@ from torch import Tensor
 from polyfed.algorithms import State
 from polyfed.client import Wrappers
 from polyfed.engines.bench import Bench
-from polyfed.errors import BadInput, RunStopped
+from polyfed.errors import BadInput, RunStopped, nearest
 from polyfed.federation import Federation
 from polyfed.fleet import Door
 from polyfed.messages import Option, Request
 from polyfed.metrics import improved_share, spread
-from polyfed.problem import Problem
+from polyfed.problem import Batch, Problem
 from polyfed.weights import min_norm
 
 
 def fits(problem: Problem, federation: Federation) -> None:
     """Refuse a model that cannot take the data, or a loss of the wrong shape, before a run is begun."""
+    for name in federation.holds:
+        if name not in problem.names:
+            raise BadInput(f"'holds' names {name!r}, which is no objective here.{nearest(name, problem.names)}")
     client = int(np.flatnonzero(federation.examples)[0])
-    bench = Bench(problem, federation, Wrappers())
     batch = federation.take(torch.from_numpy(federation.rows("train", client)[:2]))
+    error = _tried(problem, federation, batch)
+    if error is not None and batch.x.dim() == 4:  # a model that calls view() after a convolution
+        problem.channels_last = False
+        error = _tried(problem, federation, batch)
+    if isinstance(error, BadInput):
+        raise error
+    if error is not None:
+        raise BadInput(f"The model cannot be applied to the data: {type(error).__name__}: {error}.") from error
+
+
+def _tried(problem: Problem, federation: Federation, batch: Batch) -> Exception | None:
+    start = problem.initial()
     try:
         with torch.random.fork_rng(devices=[]):
-            start = problem.initial()
-            bench.autograd.measure(start["x"], start["buffers"], batch, [True] * len(problem.names))
-    except BadInput:
-        raise
+            autograd = Bench(problem, federation, Wrappers()).autograd
+            autograd.measure(start["x"], start["buffers"], batch, [True] * len(problem.names))
     except Exception as error:
-        raise BadInput(f"The model cannot be applied to the data: {type(error).__name__}: {error}.") from error
+        return error
+    return None
 
 
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
@@ -60,7 +73,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         at_server = self.federation.server is not None
-        self._bench = Bench(self.problem, self.federation.at_server(), Wrappers()) if at_server else None
+        self._bench = Bench(self.problem, self.federation.at_server(), Wrappers(checked=False)) if at_server else None
         self._split = "test" if self.federation.test is not None else "train"
 
     def due(self, t: int, rounds: int) -> bool:
@@ -127,6 +140,8 @@ class Evaluation:
         self, shared: dict[str, Tensor], fleet: Door, own_models: Callable[[Sequence[int]], Tensor] | None
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         everyone = fleet.cohort(0, "evaluate", len(fleet))
+        if (test := self.federation.test) is not None and self._split == "test":
+            everyone = [c for c in everyone if c >= len(test) or test.length[c]]  # others have nothing to say
         each = {"x": own_models(everyone).to(self.problem.dtype)} if own_models else {}
         shared = {name: a for name, a in shared.items() if name not in each}
         stacks = list(fleet.ask(everyone, Request("evaluate", shared, each, {"split": self._split})))
@@ -150,6 +165,7 @@ class Evaluation:
                 for name in o.values
             }
             for o in self.problem.objectives
+            if any(o.name in t for t in tables)
         }
 
 

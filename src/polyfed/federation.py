@@ -97,12 +97,18 @@ class Federation:
         from polyfed.keys import generator
 
         xs, ys = _tensor(x), _named(targets)
-        rows = deal(generator(seed, "partition").permutation(len(xs)), clients) if isinstance(clients, int) else clients
-        train = rows if isinstance(rows, Rows) else Rows.of(rows)
+        if isinstance(clients, int | np.integer):
+            clients = deal(generator(seed, "partition").permutation(len(xs)), int(clients))
+        train = clients if isinstance(clients, Rows) else Rows.of(clients)
+        if len(train.order) and not 0 <= train.order.min() <= train.order.max() < len(xs):
+            raise BadInput(f"Clients' row numbers should lie between 0 and {len(xs) - 1}. Found {train.order.max()}.")
         server = None
         if test is not None:
             server = np.arange(len(xs), len(xs) + len(_tensor(test[0])))
-            ys = {name: torch.cat([ys[name], _named(test[1])[name]]) for name in ys}
+            theirs = _named(test[1])
+            if set(theirs) != set(ys):
+                raise BadInput(f"Test targets should be those of training, {sorted(ys)}. Found {sorted(theirs)}.")
+            ys = {name: torch.cat([ys[name], theirs[name]]) for name in ys}
             xs = torch.cat([xs, _tensor(test[0])])
         held = {name: np.asarray(column, dtype=bool) for name, column in (holds or {}).items()}
         return cls(xs, ys, train, server=server, holds=held)

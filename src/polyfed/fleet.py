@@ -133,15 +133,17 @@ class Metered(Around):
         self._lock = threading.Lock()
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        if len(clients):
-            row = request.row(0)
-            self._count(down=size(row.head(), row.arrays()) * len(clients))
+        row = request.row(0) if len(clients) else request
+        each, left = size(row.head(), row.arrays()) if len(clients) else 0, len(clients)
         for stack in self.inner.ask(clients, request):
+            left -= len(stack.clients) + len(stack.failed)
+            self._count(down=each * (len(stack.clients) + len(stack.failed)))
             up = sum(Reply(error=why).nbytes for why in stack.failed.values())
             if len(stack.clients):
                 up += Reply({name: a[0] for name, a in stack.arrays.items()}).nbytes * len(stack.clients)
             self._count(up=up)
             yield stack
+        self._count(down=each * left)  # those that were asked and never heard of
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         if not self.reduces:

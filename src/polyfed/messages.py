@@ -35,6 +35,7 @@ DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAGIC = b"PF01"
 _PREFIX = struct.Struct("<4sI")  # magic, length of the head
+TICKS = 1 << 20  # exchanges a round has room for
 LIMIT = 1 << 32  # bytes: the largest message anyone accepts
 
 
@@ -64,7 +65,7 @@ class Request:
     @property
     def tick(self) -> int:
         """Rounds and exchanges in one number, growing with time."""
-        return self.round * 1024 + self.exchange
+        return self.round * TICKS + self.exchange
 
     def row(self, i: int) -> Request:
         """The request as the i-th of the clients asked gets it."""
@@ -82,11 +83,17 @@ class Request:
         about = {"model": self.model} if self.model else {}
         return {"work": self.work, "options": dict(self.options), "each": sorted(self.each), **about}
 
+    def __post_init__(self) -> None:
+        if "when" in self.shared or "when" in self.each:
+            raise ValueError("The name 'when' is the protocol's own; call the array something else.")
+
+    def when(self) -> Tensor:
+        """Seed, round, exchange and what was folded, in one array of fixed size."""
+        folded = -1 if self.folded is None else int(self.folded)
+        return torch.tensor([self.seed, self.round, self.exchange, folded], dtype=torch.int64)
+
     def arrays(self) -> dict[str, Tensor]:
-        when = torch.tensor([self.seed, self.round, self.exchange, -1], dtype=torch.int64)
-        if self.folded is not None:
-            when[3] = self.folded
-        return {"when": when, **self.shared, **self.each}
+        return {"when": self.when(), **self.shared, **self.each}
 
     def encode(self) -> bytes:
         """The bytes of a request for one client (see `row`)."""
@@ -160,7 +167,7 @@ def decode(data: bytes | memoryview, limit: int = LIMIT) -> tuple[dict[str, Any]
     try:
         head = json.loads(bytes(data[_PREFIX.size : end]))
         schema = [(str(n), DTYPES[t], tuple(int(k) for k in shape)) for n, t, shape in head.pop("arrays")]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise BadMessage(f"The head of a message is JSON with a list of arrays; {error!r}.") from error
     return head, _arrays(data[end:], schema)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ Outputs = Tensor | Mapping[str, Tensor]
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Softmax cross-entropy of logits (n, classes) with class numbers (n,)."""
-    return F.cross_entropy(output, target, reduction="none")
+    return F.cross_entropy(output, target.long(), reduction="none")
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
@@ -41,12 +42,12 @@ def binary_accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """Squared error, averaged over the coordinates of one example."""
-    return (output - target.reshape(output.shape).to(output.dtype)).square().flatten(1).mean(1)
+    return (output - target.reshape(output.shape).to(output.dtype)).square().reshape(len(output), -1).mean(1)
 
 
 def absolute_error(output: Tensor, target: Tensor) -> Tensor:
     """Absolute error, averaged over the coordinates of one example."""
-    return (output - target.reshape(output.shape).to(output.dtype)).abs().flatten(1).mean(1)
+    return (output - target.reshape(output.shape).to(output.dtype)).abs().reshape(len(output), -1).mean(1)
 
 
 LOSSES: dict[str, tuple[PerExample, dict[str, PerExample]]] = {
@@ -107,6 +108,7 @@ class Problem:
         self.objectives = tuple(objectives)
         self.names = tuple(o.name for o in self.objectives)
         self.dtype = dtype
+        self.channels_last = True  # images go to the model in the layout convolutions want, where it can take it
         if not self.names or len(set(self.names)) < len(self.names):
             raise BadInput(f"A problem needs at least one objective, each with its own name; found {self.names}.")
         self.params = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -165,8 +167,8 @@ class Problem:
     def value(self, k: int, name: str, outputs: Outputs, batch: Batch) -> Tensor:
         """A loss or metric of objective k for each example of a batch."""
         objective = self.objectives[k]
-        output = outputs if isinstance(outputs, Tensor) else outputs[objective.name]
-        target = batch.targets[objective.name] if objective.name in batch.targets else batch.targets[""]
+        output = outputs if isinstance(outputs, Tensor) else self._its(outputs, "output", k)
+        target = batch.targets[""] if "" in batch.targets else self._its(batch.targets, "target", k)
         value = objective.values[name](output, target)
         if value.shape != (len(batch.x),):
             raise BadInput(
@@ -175,10 +177,24 @@ class Problem:
             )
         return value
 
+    def _its(self, tensors: Mapping[str, Tensor], what: str, k: int) -> Tensor:
+        if not isinstance(tensors, Mapping) or self.names[k] not in tensors:
+            found = sorted(tensors) if isinstance(tensors, Mapping) else type(tensors).__name__
+            raise BadInput(
+                f"Objective {self.names[k]!r} has no {what}: one tensor, or a dict with one for each of "
+                f"{', '.join(self.names)}, is needed. Found {found}."
+            )
+        return tensors[self.names[k]]
+
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state with these parameters and buffers, as `load_state_dict` wants it."""
-        state = {**self.model.state_dict(), **self.split(x), **self.split_buffers(buffers)}
-        return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+        model = copy.deepcopy(self.model)  # loaded by parameter, so that tied ones agree
+        views = {**self.split(x), **self.split_buffers(buffers)}
+        with torch.no_grad():
+            for name, own in (*model.named_parameters(), *model.named_buffers()):
+                if name in views:
+                    own.copy_(views[name])
+        return {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
 
 
 def _flatten(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

@@ -16,8 +16,9 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Name -> thing. Importing every module of `package` fills it, so that adding a method is adding a file."""
 
-    def __init__(self, kind: str, package: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, package: str, *, own: bool = True) -> None:
+        """own: whether a name `package.module:function` imports a user's own; never where names come over a network."""
+        self.kind, self._own = kind, own
         self._package = package
         self._things: dict[str, T] = {}
         self._complete = False
@@ -39,7 +40,7 @@ class Registry(Generic[T]):
             self._fill()
         if name in self._things:
             return self._things[name]
-        if ":" in name:
+        if self._own and ":" in name:
             return _import(name, self.kind)  # type: ignore[no-any-return]
         raise BadInput(f"Unknown {self.kind} {name!r}.{nearest(name, self._things)}")
 
@@ -66,7 +67,10 @@ class Registry(Generic[T]):
 def _import(name: str, kind: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
+        if not callable(found):
+            raise AttributeError(f"{attribute!r} is {type(found).__name__}, not a function or a class")
+        return found
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(
             f"The {kind} {name!r} cannot be imported ({error}); "

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import time
 import tomllib
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +42,19 @@ class RunDirectory:
         """A new run, there with its experiment or not at all."""
         path = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         check_free(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}"
-        (made / "checkpoints").mkdir(parents=True)
-        (made / "experiment.toml").write_bytes(tomli_w.dumps(settings).encode())
-        (made / "metrics.jsonl").touch()
-        os.rename(made, path)  # over an empty directory at most
+        text = tomli_w.dumps(settings).encode()
+        whole = path.resolve()
+        made = whole.parent / f".{whole.name}.{uuid.uuid4().hex[:8]}"
+        try:
+            (made / "checkpoints").mkdir(parents=True)
+            (made / "experiment.toml").write_bytes(text)
+            (made / "metrics.jsonl").touch()
+            os.rename(made, whole)  # over an empty directory at most
+        except OSError as error:
+            shutil.rmtree(made, ignore_errors=True)
+            raise BadInput(
+                f"The run directory {path} cannot be made: {error.strerror}; choose another --out."
+            ) from error
         return cls(path)
 
     @classmethod
@@ -54,7 +64,24 @@ class RunDirectory:
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
-        return tomllib.loads((self.path / "experiment.toml").read_text())
+        try:
+            return tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise BadInput(
+                f"{self.path} is not a run that can be read: its experiment.toml is broken ({error})."
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One writer at a time; the lock goes with the process that holds it."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BadInput(
+                    f"Another process is working on the run {self.path}; wait for it, or stop it."
+                ) from error
+            yield
 
     # metrics
 
@@ -77,6 +104,8 @@ class RunDirectory:
     def save(self, round: int, tree: Mapping[str, Any]) -> None:
         """A checkpoint after a round; its name carries the checksum of its content."""
         data = save_arrays({name: a.numpy() for name, a in flatten(tree).items()})
+        with self.metrics.open("rb") as file:  # a checkpoint must not outlive the lines it stands for
+            os.fsync(file.fileno())
         write(self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors", data)
         for old in sorted(self.checkpoints.glob("round-*.safetensors"))[:-KEEP]:
             old.unlink()
@@ -130,7 +159,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text().splitlines():
+    for text in path.read_text().splitlines() if path.is_file() else ():
         try:
             yield json.loads(text)
         except ValueError:  # cut short by a crash: the round will be done again
@@ -138,13 +167,17 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    """A tree of tensors as one level of names."""
-    flat: dict[str, Tensor] = {}
+    """A tree of tensors as one level of names; a name that ends in the separator is an empty branch."""
+    flat: dict[str, Tensor] = {prefix: torch.zeros(0)} if prefix and not tree else {}
     for name, value in tree.items():
+        if SEPARATOR in str(name):
+            raise BadInput(f"Names in a state have no {SEPARATOR!r} in them. Found {name!r}.")
         if isinstance(value, Tensor):
             flat[prefix + name] = value.detach().cpu().contiguous()
-        else:
+        elif isinstance(value, Mapping):
             flat |= flatten(value, prefix + name + SEPARATOR)
+        else:
+            raise BadInput(f"A state is a tree of tensors: {prefix + name!r} is {type(value).__name__}; make it one.")
     return flat
 
 
@@ -155,5 +188,6 @@ def unflatten(flat: Mapping[str, Tensor]) -> dict[str, Any]:
         node = tree
         for part in path:
             node = node.setdefault(part, {})
-        node[leaf] = value
+        if leaf:
+            node[leaf] = value
     return tree

@@ -44,7 +44,8 @@ def arguments(
 ) -> tuple[Settings, Settings]:
     """A function's arguments from a table, validated; and as plain values, defaults filled in."""
     values = check(lambda: _model(factory, given)(**table), table, path, accepts(factory, given))
-    return {name: getattr(values, name) for name in type(values).model_fields}, _plain(values)
+    given_too = values.model_extra or {}
+    return {**{name: getattr(values, name) for name in type(values).model_fields}, **given_too}, _plain(values)
 
 
 def _plain(values: Any) -> Settings:
@@ -54,13 +55,22 @@ def _plain(values: Any) -> Settings:
 
 def _model(factory: Callable[..., Any], given: typing.Collection[str]) -> Any:
     """A pydantic model of a function's own parameters."""
-    hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+    try:
+        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+    except NameError:  # annotations that exist for a type checker only
+        hints = {}
+    named = {
+        n: p
+        for n, p in inspect.signature(factory).parameters.items()
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
     fields: dict[str, Any] = {
         name: (hints.get(name, Any), ... if p.default is p.empty else p.default)
-        for name, p in inspect.signature(factory).parameters.items()
+        for name, p in named.items()
         if name not in given
     }
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_default=False)
+    open_ended = len(named) < len(inspect.signature(factory).parameters)
+    config = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=True, validate_default=False)
     return create_model(getattr(factory, "__name__", "Settings"), __config__=config, **fields)
 
 

@@ -18,7 +18,7 @@ from polyfed.messages import Request
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("default")]  # Ray's own warnings are many
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]  # Ray's own warnings are many
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -45,7 +45,7 @@ def tridiagonal(
     """
     each = chain(users, p, mu)
     target = np.concatenate([each, each.mean(0, keepdims=True)])
-    least = float(value(each.mean(0), minimiser({"f": each}, {"f": 1.0})))
+    least = value(each.mean(0), minimiser({"f": each}, {"f": 1.0}))
     objective = Objective("f", quadratic_loss, {"excess": partial(excess, least=least)})
     owner = np.arange(users + 1)
     x = np.zeros((users + 1, users * p + 1), dtype=np.float32)
@@ -71,8 +71,7 @@ def _path(n: int) -> Matrix:
     return ends
 
 
-def value(row: Matrix, w: Matrix) -> np.float64:
+def value(row: Matrix, w: Matrix) -> float:
     """1/2 w^T A w - b^T w for one row (A, b)."""
     A, b = row[: w.size**2].reshape(w.size, w.size), row[w.size**2 :]
-    found: np.float64 = w @ A @ w / 2 - b @ w
-    return found
+    return float(w @ A @ w / 2 - b @ w)

@@ -15,7 +15,7 @@ from polyfed.client import State, Wrappers
 from polyfed.errors import BadInput
 from polyfed.federation import Federation, Index
 from polyfed.keys import common_key, key, permutation
-from polyfed.messages import Reply, Request
+from polyfed.messages import DTYPES, Reply, Request
 from polyfed.problem import Batch, Outputs, Problem
 
 Carry = TypeVar("Carry")
@@ -31,9 +31,26 @@ class Autograd:
         start = problem.initial()
         self._x, self._buffers = start["x"], start["buffers"]
         self._params = self._alias(problem.split(self._x))
-        for name, view in problem.split_buffers(self._buffers).items():
-            module, _, leaf = name.rpartition(".")
-            self.model.get_submodule(module)._buffers[leaf] = view
+        self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
+        others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
+        self._others = [(*self._home(name), self.model.get_buffer(name).clone()) for name in others]
+        self._always = [m for m in self.model.modules() if self.model.training and not m.training]
+
+    def _home(self, name: str) -> tuple[nn.Module, str]:
+        module, _, leaf = name.rpartition(".")
+        return self.model.get_submodule(module), leaf
+
+    def reset(self) -> None:
+        """Forget the last client: buffers that do not travel are as they were at the start."""
+        for module, leaf, value in self._others:
+            module._buffers[leaf] = value.clone()
+
+    def _mode(self, train: bool) -> None:
+        """Training or evaluating; what the user had put into evaluation mode stays there."""
+        if self.model.training != train:  # walking the modules would cost as much as a layer
+            self.model.train(train)
+            for module in self._always:
+                module.eval()
 
     def _alias(self, views: dict[str, Tensor]) -> list[nn.Parameter]:
         params = dict(self.model.named_parameters())
@@ -43,11 +60,11 @@ class Autograd:
 
     def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
         self._x.copy_(x)
-        if len(buffers):
-            self._buffers.copy_(buffers)
-        if self.model.training != train:  # walking the modules would cost as much as a layer
-            self.model.train(train)
-        out: Outputs = self.model(inputs(batch.x, self.problem.dtype))
+        self._buffers.copy_(buffers)
+        for module, leaf, view in self._views:  # a forward may have put other tensors in their place
+            module._buffers[leaf] = view
+        self._mode(train)
+        out: Outputs = self.model(inputs(batch.x, self.problem))
         return out
 
     def grad(
@@ -71,7 +88,10 @@ class Autograd:
         return rows, torch.stack(losses).detach(), self._after(buffers)
 
     def _after(self, buffers: Tensor) -> Tensor:
-        return self._buffers.clone() if len(buffers) else buffers
+        for module, leaf, view in self._views:
+            if module._buffers[leaf] is not view:
+                view.copy_(module.get_buffer(leaf))
+        return self._buffers.clone() if self._views else buffers
 
     @torch.no_grad()
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> Tensor:
@@ -86,11 +106,11 @@ class Autograd:
         )
 
 
-def inputs(x: Tensor, dtype: torch.dtype) -> Tensor:
+def inputs(x: Tensor, problem: Problem) -> Tensor:
     """Floats in the problem's type; images in channels-last, which convolutions on a CPU want."""
     if x.is_floating_point():
-        x = x.to(dtype)
-    if x.dim() != 4:
+        x = x.to(problem.dtype)
+    if x.dim() != 4 or not problem.channels_last:
         return x
     if x.shape[1] > 1:
         return x.contiguous(memory_format=torch.channels_last)
@@ -183,17 +203,33 @@ class Bench:
         try:
             with _turn:
                 arrays, state = self.perform(self._client(client, request), request, state)
-            dtype = self.problem.dtype
-            as_tensors = {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=dtype) for n, v in arrays.items()}
-            return Reply(as_tensors), state
+            return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
-            return Reply(error=f"{type(error).__name__}: {error}"), None
+            return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
+
+    def _fit(self, name: str, value: Any) -> Tensor:
+        """What can travel: a tensor of a known type, without the graph it came from."""
+        tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=self.problem.dtype)
+        if tensor.dtype not in DTYPES.values():
+            raise TypeError(f"{name!r} is {tensor.dtype}; replies and states hold {', '.join(DTYPES)}")
+        return tensor
+
+    def _kept(self, state: State | None) -> State | None:
+        return None if state is None else {name: self._fit(name, v) for name, v in state.items()}
 
     def _client(self, client: int, request: Request) -> LoopClient:
         place = client - self.offset
+        self.autograd.reset()
         of = key(request.seed, request.round, client)
         torch.default_generator.manual_seed(of >> 1)  # for dropout
         holds = torch.tensor(self._holds[place], dtype=self.problem.dtype)
         n = int(self.federation.examples[place])
         common = common_key(request.seed, request.round)
         return LoopClient(client, of, common, n, holds, self.problem, self.federation, place, self.autograd)
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error whose own words do not say."""
+    if "more than 1 value per channel" in str(error):
+        return "; BatchNorm cannot train on a batch of one row: choose another batch_size, or use GroupNorm"
+    return ""

@@ -31,7 +31,7 @@ class Stacked:
         self.measures = fast(vmap(self._measured, **over))
 
     def _outputs(self, x: Tensor, bx: Tensor) -> Outputs:
-        out: Outputs = functional_call(self.model, self.problem.split(x), (inputs(bx, self.problem.dtype),))
+        out: Outputs = functional_call(self.model, self.problem.split(x), (inputs(bx, self.problem),))
         return out
 
     def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import queue
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,10 @@ WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds wh
 
 
 class _Worker:
-    def __init__(self, context: Any, bench: Bench) -> None:
+    def __init__(self, context: Any, bench: Bench, earlier: list[Connection]) -> None:
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(bench, theirs, os.getpid()), daemon=True)
+        # a worker closes its copies of our ends of the pipes: then our death is an end of file to all of them
+        self.process = context.Process(target=_serve, args=(bench, theirs, [*earlier, self.pipe]), daemon=True)
         self.process.start()
         theirs.close()
         self.busy: deque[int] = deque()
@@ -40,130 +41,139 @@ class _Worker:
         """The arrays that all clients share are sent once a request, then only what is this client's own."""
         if job.request.shared is not self._shared:
             self._shared = job.request.shared
-            self.pipe.send_bytes(encode({"shared": True}, self._shared))
+            self._send(encode({"shared": True}, self._shared))
         state = {f"state.{name}": a for name, a in (job.state or {}).items()}
+        each = {f"each.{name}": a for name, a in job.request.each.items()}
         head = {"client": job.client, "state": job.state is not None, **job.request.head()}
-        own = {name: a for name, a in job.request.arrays().items() if name not in job.request.shared}
-        self.pipe.send_bytes(encode(head, {**own, **state}))
+        self._send(encode(head, {"when": job.request.when(), **each, **state}))
         self.busy.append(number)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self.pipe.send_bytes(message)
+        except OSError:
+            raise self._died() from None
 
     def receive(self) -> tuple[int, Reply, State | None]:
         try:
             head, arrays = decode(self.pipe.recv_bytes())
-        except EOFError:
-            self.process.join()
-            raise RunStopped(
-                f"A worker process died (exit code {self.process.exitcode}; -9 is often a lack of memory). "
-                "Resume with fewer engine.workers."
-            ) from None
-        state = _state(arrays)
+        except (EOFError, OSError):
+            raise self._died() from None
+        state = _taken(arrays, "state.")
         return self.busy.popleft(), Reply(arrays, head["error"]), state if head["state"] else None
+
+    def _died(self) -> RunStopped:
+        self.process.join(timeout=1)
+        code = self.process.exitcode
+        return RunStopped(f"A worker process died (exit code {code}; -9 is often a lack of memory).")
 
 
 class Pool:
-    """An ordered map over jobs."""
+    """An ordered map over jobs; several may be under way, from several threads or one inside the other."""
 
     def __init__(self, bench: Bench, workers: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise BadInput("engine.workers above 1 needs a system that can fork (Linux, macOS); use workers = 1.")
         context = multiprocessing.get_context("fork")
-        self._workers = [_Worker(context, bench) for _ in range(workers)]
+        self._workers: list[_Worker] = []
+        for _ in range(workers):
+            self._workers.append(_Worker(context, bench, [w.pipe for w in self._workers]))
         self._lock = threading.Lock()
+        self._numbers = count()
+        self._done: dict[int, tuple[Reply, State | None]] = {}
+        self._unwanted: set[int] = set()
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, State | None]]:
         """Results in the order of the jobs, whoever is fastest."""
-        with self._lock:
-            try:
-                yield from self._ordered(enumerate(jobs))
-            finally:  # whoever stops listening early leaves nothing behind for the next request
-                while any(worker.busy for worker in self._workers):
-                    self._collect()
+        waiting = iter(jobs)
+        begun: deque[tuple[int, Job]] = deque()
+        try:
+            while self._feed(waiting, begun) or begun:
+                number, job = begun[0]
+                reply, state = self._result(number)
+                begun.popleft()
+                yield job, reply, state
+        except GeneratorExit:  # whoever stops listening early does not want the rest
+            with self._lock:
+                self._unwanted.update(number for number, _ in begun if self._done.pop(number, None) is None)
+            raise
 
-    def _ordered(self, jobs: Iterator[tuple[int, Job]]) -> Iterator[tuple[Job, Reply, State | None]]:
-        begun: dict[int, Job] = {}
-        done: dict[int, tuple[Reply, State | None]] = {}
-        turn = 0
-        while self._feed(jobs, begun) or begun:
-            if turn not in done:
-                done.update(self._collect())
-            while turn in done:
-                yield begun.pop(turn), *done.pop(turn)
-                turn += 1
-
-    def _feed(self, jobs: Iterator[tuple[int, Job]], begun: dict[int, Job]) -> bool:
+    def _feed(self, jobs: Iterator[Job], begun: deque[tuple[int, Job]]) -> bool:
         """Give every worker what it can hold; false when there is nothing left to give."""
-        while (worker := self._free(len(begun))) is not None:
-            number, job = next(jobs, (-1, None))
-            if job is None:
-                return False
-            begun[number] = job
-            worker.send(number, job)
-        return True
+        with self._lock:
+            while (worker := self._free(len(begun))) is not None:
+                job = next(jobs, None)
+                if job is None:
+                    return False
+                begun.append((next(self._numbers), job))
+                worker.send(*begun[-1])
+            return True
 
     def _free(self, begun: int) -> _Worker | None:
         worker = min(self._workers, key=lambda w: len(w.busy))
         return worker if len(worker.busy) < AHEAD and begun < WINDOW * len(self._workers) else None
 
-    def _collect(self) -> dict[int, tuple[Reply, State | None]]:
+    def _result(self, number: int) -> tuple[Reply, State | None]:
+        """The answer to one job; whoever waits collects for everybody."""
+        while True:
+            with self._lock:
+                if number in self._done:
+                    return self._done.pop(number)
+                self._collect()
+
+    def _collect(self) -> None:
         pipes = {worker.pipe: worker for worker in self._workers if worker.busy}
-        answers = [pipes[pipe].receive() for pipe in wait(list(pipes))]
-        return {number: (reply, state) for number, reply, state in answers}
+        for pipe in wait(list(pipes)):
+            number, reply, state = pipes[pipe].receive()
+            if number in self._unwanted:
+                self._unwanted.remove(number)
+            else:
+                self._done[number] = reply, state
 
     def close(self) -> None:
         for worker in self._workers:
-            with contextlib.suppress(OSError):  # it may be dead already
-                worker.pipe.send_bytes(b"")
             worker.pipe.close()
-        for worker in self._workers:
-            worker.process.join(timeout=5)
+            worker.process.join(timeout=0 if worker.busy else 5)
             if worker.process.is_alive():
                 worker.process.kill()
 
 
-def _serve(bench: Bench, pipe: Connection, parent: int) -> None:
+def _serve(bench: Bench, pipe: Connection, others: list[Connection]) -> None:
     """A worker's life: until the pipe closes, do jobs. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:
+        other.close()
     torch.set_num_threads(1)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, inbox, parent), daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
     shared: dict[str, Tensor] = {}
-    while (message := inbox.get()) is not None:
-        head, arrays = decode(message)
-        if "shared" in head:
-            shared = arrays
-        else:
-            pipe.send_bytes(_answer(bench, head, arrays, shared))
+    with contextlib.suppress(OSError):  # nobody is left to answer to
+        while (message := inbox.get()) is not None:
+            head, arrays = decode(message)
+            if "shared" in head:
+                shared = arrays
+            else:
+                pipe.send_bytes(_answer(bench, head, arrays, shared))
 
 
-def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None], parent: int) -> None:
-    """Reads on while a reply is being written: two ends that both wait to write would wait forever.
-
-    A parent that was killed closes nothing, as its other workers hold copies of the pipe: a new parent tells.
-    """
-    message = b"go on"
-    while message and os.getppid() == parent:
-        if pipe.poll(0.5):
-            message = _received(pipe)
-            inbox.put(message or None)
+def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None]) -> None:
+    """Reads on while a reply is being written: two ends that both wait to write would wait forever."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            inbox.put(pipe.recv_bytes())
     inbox.put(None)
 
 
-def _received(pipe: Connection) -> bytes:
-    try:
-        return pipe.recv_bytes()
-    except (EOFError, OSError):
-        return b""
-
-
 def _answer(bench: Bench, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:
-    state = _state(arrays)
+    state, each = _taken(arrays, "state."), _taken(arrays, "each.")
     seed, round, exchange, folded = arrays.pop("when").tolist()
-    request = Request(head["work"], shared, arrays, head["options"], seed, round, exchange, torch.tensor(folded))
+    request = Request(head["work"], shared, each, head["options"], seed, round, exchange, torch.tensor(folded))
     reply, new = bench(head["client"], request, state if head["state"] else None)
     kept = {f"state.{name}": a for name, a in (new or {}).items()}
     return encode({"error": reply.error, "state": new is not None}, {**reply.arrays, **kept})
 
 
-def _state(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Takes the state out of the arrays it travelled with."""
-    return {name[6:]: arrays.pop(name) for name in list(arrays) if name.startswith("state.")}
+def _taken(arrays: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Takes the arrays of one kind out of those they travelled with."""
+    return {name.removeprefix(prefix): arrays.pop(name) for name in list(arrays) if name.startswith(prefix)}

@@ -19,8 +19,17 @@ from polyfed.algorithms.schedules import schedules
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.errors import BadInput, nearest
-from polyfed.experiment import NAMES, Evaluate, Top, build_around, build_attacks, build_engine, build_named
-from polyfed.experiment import build_problem, cohort_size
+from polyfed.experiment import (
+    NAMES,
+    Evaluate,
+    Top,
+    build_around,
+    build_attacks,
+    build_engine,
+    build_named,
+    build_problem,
+    cohort_size,
+)
 from polyfed.federation import Federation
 from polyfed.many.plan import ManyPlan, check_models, starter
 from polyfed.many.problem import pool_size

@@ -155,7 +155,7 @@ class Doors(Door):
         return found
 
     @property
-    def asked(self) -> dict[int, None]:  # type: ignore[override]
+    def asked(self) -> dict[int, None]:
         """All models' participants."""
         return {client: None for door in self.models.values() for client in door.asked}
 
@@ -164,7 +164,7 @@ class Doors(Door):
         """Each model's door keeps its own."""
 
     @property
-    def failures(self) -> list[tuple[int, str]]:  # type: ignore[override]
+    def failures(self) -> list[tuple[int, str]]:
         return [(client, f"{name}: {why}") for name, door in self.models.items() for client, why in door.failures]
 
     @failures.setter

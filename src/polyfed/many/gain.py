@@ -10,6 +10,7 @@ in the experiment's rounds, and T_1 is that number of rounds.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,7 +112,7 @@ def bases(settings: Settings) -> dict[str, Settings]:
 def chosen(settings: Settings, M: int) -> dict[str, str]:
     """M models and which of the experiment's each is: the first M or, where there are fewer, copies in turn."""
     names = list(bases(settings))
-    if M <= len(names):
+    if len(names) >= M:
         return {name: name for name in names[:M]}
     return {f"{names[k % len(names)]}-{k // len(names) + 1}": names[k % len(names)] for k in range(M)}
 
@@ -148,11 +149,8 @@ def _watched(settings: Settings, models: Mapping[str, str], schedule: str, round
     """A run of these models, in a directory that does not stay."""
     tables = {name: bases(settings)[base] for name, base in models.items()}
     made, _ = plan("gain", {**settings, "rounds": rounds, "schedule": {"name": schedule}, "models": tables})
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            execute(made, RunDirectory.create(Path(folder) / "run", "gain", {}), watch)
-        except _Reached:
-            pass
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Reached):
+        execute(made, RunDirectory.create(Path(folder) / "run", "gain", {}), watch)
     return watch
 
 

@@ -59,7 +59,7 @@ def _axes(text: str, dims: Mapping[str, int], dtype: torch.dtype) -> tuple[tuple
     return shape, DTYPES[kind] if kind else dtype
 
 
-works: Registry[Work] = Registry("work", __name__)
+works: Registry[Work] = Registry("work", __name__, own=False)
 
 
 def work(
