@@ -88,9 +88,8 @@ def step(d: int, n: int = 500, steps: int = 1_000_000) -> None:
             rows.sdca(beta, u, s=1.0, c=1.0, loss=loss, g=0.5, steps=k, key=1, live=True)
 
         go(1)
-        print(
-            f"{name:15} {d} features: {1e9 * seconds(lambda: go(steps)) / steps:6.0f} ns a coordinate step  (at most 1000)"
-        )
+        ns = 1e9 * seconds(lambda: go(steps)) / steps
+        print(f"{name:15} {d} features: {ns:6.0f} ns a coordinate step  (at most 1000)")
 
 
 def main() -> None:

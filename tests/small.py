@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyfed import Federation, Objective, Problem
+from polyfed import Federation, Objective, Problem, Result
 from polyfed.models import Headed
 
 
@@ -32,3 +32,8 @@ def small_federation(
         test=(x[n:], {name: t[n:] for name, t in targets.items()}),
         holds=holds,
     )
+
+
+def vector(result: Result) -> torch.Tensor:
+    """A trained model's parameters as the server sees them."""
+    return torch.cat([p.detach().reshape(-1) for p in result.model.parameters()])

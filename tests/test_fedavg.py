@@ -16,7 +16,7 @@ from polyfed.data.quadratic import minimiser, quadratic, quadratic_loss
 from polyfed.errors import BadInput
 from polyfed.keys import key, permutation
 from polyfed.models.basic import Point
-from small import small_federation, small_problem
+from small import small_federation, small_problem, vector
 
 
 def one_client() -> tuple[Problem, Federation]:
@@ -104,12 +104,12 @@ def test_fedprox_without_a_term_is_fedavg_and_with_a_large_one_stays() -> None:
     for mu in (0.0, 9.0):
         problem, federation = small_problem(), small_federation()
         start = problem.initial()["x"]
-        train(problem, federation, FedProx(mu=mu, lr=0.1, local_steps=20), rounds=1)
-        moved[mu] = float((problem.initial()["x"] - start).norm())
+        result = train(problem, federation, FedProx(mu=mu, lr=0.1, local_steps=20), rounds=1)
+        moved[mu] = float((vector(result) - start).norm())
     problem, federation = small_problem(), small_federation()
     start = problem.initial()["x"]
-    train(problem, federation, FedAvg(lr=0.1, local_steps=20), rounds=1)
-    assert moved[0.0] == float((problem.initial()["x"] - start).norm())
+    result = train(problem, federation, FedAvg(lr=0.1, local_steps=20), rounds=1)
+    assert moved[0.0] == float((vector(result) - start).norm())
     assert moved[9.0] < moved[0.0] / 3
 
 

@@ -174,7 +174,7 @@ def test_trees_of_tensors_there_and_back() -> None:
 
 
 def test_bad_arguments_leave_nothing() -> None:
-    with pytest.raises(BadInput, match="rounds should be at least 1"):
+    with pytest.raises(BadInput, match="rounds should be greater than or equal to 1"):
         train(small_problem(), small_federation(), FedAvg(), rounds=0, out="x")
     with pytest.raises(BadInput, match="at most the number of clients, 6"):
         train(small_problem(), small_federation(), FedAvg(), cohort=7, out="x")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import tomli_w
+
 from polyfed.algorithms import Algorithm, algorithms
 from polyfed.client import Wrappers
 from polyfed.engines import engines
 from polyfed.errors import BadInput
 from polyfed.evaluation import fits
-from polyfed.experiment import Evaluate, cohort_size
+from polyfed.experiment import Evaluate, Top, cohort_size
 from polyfed.federation import Federation
 from polyfed.fleet import Fleet
 from polyfed.problem import Problem
@@ -45,8 +49,12 @@ def train(
     a Fleet around the fleet (`polyfed.simulate`). out: the run directory
     (default: a new one under runs/); with resume=True a run that stopped there goes on, given the same arguments.
     """
-    if rounds < 1:
-        raise BadInput(f"rounds should be at least 1. Found {rounds}.")
+    given: dict[str, Any] = {"rounds": rounds, "seed": seed, "cohort": cohort}
+    numbers = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
+    top: Top = check(lambda: Top(**numbers), numbers, "", numbers)
+    rounds, seed, cohort = top.rounds, top.seed, top.cohort
+    if not isinstance(engine, str | Mapping):
+        raise BadInput(f"engine should be a name or a dict with a name and settings. Found {engine!r}.")
     if getattr(algorithm, "pooled", False):
         federation, cohort = federation.pooled(), "all"
     table = {"name": engine} if isinstance(engine, str) else dict(engine)
@@ -63,12 +71,21 @@ def train(
         cohort_size(cohort, len(federation)), checked.model_dump(), around or (lambda fleet: fleet),
     )  # fmt: skip
     path = None if out is None else Path(out)
-    if resume and path is not None and (path / "experiment.toml").is_file():
-        return execute(plan, RunDirectory.open(path), progress)
     settings = {"python": True, "rounds": rounds, "seed": seed, "cohort": cohort, "engine": {"name": name, **table}}
     described: dict[str, Any] = asdict(algorithm) if is_dataclass(algorithm) else {}
     settings["algorithm"] = {"name": called, **without_none(described)}
+    if resume and path is not None and (path / "experiment.toml").is_file():
+        return execute(plan, same(RunDirectory.open(path), settings), progress)
     return execute(plan, RunDirectory.create(path, called, settings), progress)
+
+
+def same(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
+    """A run goes on with the settings it was begun with; only more rounds may be asked for."""
+    before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
+    for key in {*before, *now} - {"rounds", "engine"}:
+        if before.get(key) != now.get(key):
+            raise BadInput(f"{directory.path} was begun with {key} = {before.get(key)}; found {now.get(key)}.")
+    return directory
 
 
 def without_none(table: dict[str, Any]) -> dict[str, Any]:

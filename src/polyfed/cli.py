@@ -13,7 +13,7 @@ import typer
 
 from polyfed.cli_data import data_app
 from polyfed.cli_gain import gain
-from polyfed.errors import BadInput, PolyfedError, nearest
+from polyfed.errors import BadInput, Interrupted, PolyfedError, nearest
 
 if TYPE_CHECKING:
     from polyfed.run import Progress
@@ -52,14 +52,14 @@ def run(
         from polyfed.rundir import RunDirectory, check_free
 
         name, settings = ex.read(experiment)
-        if engine is not None and settings.get("engine", {}).get("name") != engine:
+        if engine is not None and settings.get("engine") != {"name": engine, **ex.rest_of(settings.get("engine"))}:
             settings["engine"] = {"name": engine}  # another engine's settings would not fit
         settings |= {key: value for key, value in (("rounds", rounds), ("seed", seed)) if value is not None}
         settings = ex.override(settings, set_ or [])
         if out is not None:
             check_free(out)
         plan, resolved = ex.plan(name, settings)
-        directory = RunDirectory.create(out, name, {"name": name, **resolved})
+        directory = RunDirectory.create(out, name, {"name": name, "folder": ex.folder(experiment), **resolved})
         _show(execute(plan, directory, _progress()).summary, json_)
 
 
@@ -81,7 +81,8 @@ def resume(
                 raise BadInput(
                     f"{path} was started from Python: call polyfed.train(..., out={str(path)!r}, resume=True)."
                 )
-            plan, _ = ex.plan(settings.pop("name"), settings)
+            ex.reach(settings.pop("folder", ""))
+            plan, _ = ex.plan(settings.pop("name", path.name), settings)
             summary = execute(plan, directory, _progress()).summary
         _show(summary, json_)
 
@@ -156,8 +157,7 @@ def _sentences() -> Iterator[None]:
         yield
     except PolyfedError as error:
         print(f"polyfed: {error}", file=sys.stderr)
-        interrupted = type(error).__name__ == "Interrupted"
-        sys.exit(from_ctrl_c if interrupted else 2 if isinstance(error, BadInput) else 1)
+        sys.exit(from_ctrl_c if isinstance(error, Interrupted) else 2 if isinstance(error, BadInput) else 1)
     except KeyboardInterrupt:
         print("polyfed: stopped; 'polyfed resume RUN' continues from the last checkpoint.", file=sys.stderr)
         sys.exit(from_ctrl_c)

@@ -172,7 +172,7 @@ class Memory:
 
     def load(self, tree: Mapping[str, Any]) -> None:
         self._slots = {
-            int(client): _Slot(slot.get("committed"), {int(t): s for t, s in slot["pending"].items()})
+            int(client): _Slot(slot.get("committed"), {int(t): s for t, s in slot.get("pending", {}).items()})
             for client, slot in tree.items()
         }
         self._round, self._sent = -1, {}

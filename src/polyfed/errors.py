@@ -18,6 +18,10 @@ class RunStopped(PolyfedError):
     """A run that could not go on: its last checkpoint is usable (exit code 1)."""
 
 
+class Interrupted(RunStopped):
+    """Ctrl-C: the round was finished and checkpointed (exit code 130)."""
+
+
 class NobodyAnswered(PolyfedError):
     """None of the clients that were asked gave a usable reply."""
 

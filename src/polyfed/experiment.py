@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from polyfed.algorithms import algorithms
 from polyfed.client import Wrappers
@@ -24,14 +24,23 @@ from polyfed.fleet import Engine, Fleet
 from polyfed.models import models
 from polyfed.problem import Problem
 from polyfed.run import Plan
-from polyfed.settings import Settings, Table, arguments, build, check
+from polyfed.settings import Settings, Table, arguments, build, check, whole
 from polyfed.simulate.attacks import attacks
 from polyfed.simulate.faults import Faults
 from polyfed.simulate.network import Network
 
-Whole = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-Cohort = Whole | Fraction | Literal["all"]
+
+
+def _clients(value: Any) -> Any:
+    """1.0 could mean one client or all of them."""
+    if isinstance(value, bool) or (isinstance(value, float) and not 0 < value < 1):
+        raise ValueError("a whole number of clients, a fraction below 1, or 'all'")
+    return value
+
+
+Cohort = Annotated[Whole | Fraction | Literal["all"], BeforeValidator(_clients)]
 
 
 NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedcmoo", "engine": "local", "attacks": "misreport"}
@@ -41,7 +50,7 @@ class Top(Table):
     """The keys of an experiment; the tables are checked against what they name."""
 
     rounds: Whole = 100
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(whole)] = 0
     cohort: Cohort = 10
     data: Settings = Field(default_factory=dict)
     model: Settings = Field(default_factory=dict)
@@ -88,9 +97,25 @@ def read(source: str) -> tuple[str, Settings]:
         raise BadInput(f"{source} is not text; an experiment is a TOML file.") from error
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{source} is not valid TOML: {error}.") from error
-    if str(path.parent.resolve()) not in sys.path:  # so that the file can name functions that lie beside it
-        sys.path.insert(0, str(path.parent.resolve()))
-    return path.stem, settings
+    reach(folder(source))
+    reach(settings.pop("folder", ""))  # in the copy that a run keeps
+    return str(settings.pop("name", path.stem)), settings
+
+
+def folder(source: str) -> str:
+    """Where an experiment's own functions may lie: beside its file."""
+    return "" if source in builtin() else str(Path(source).parent.resolve())
+
+
+def reach(folder: str) -> None:
+    """Let an experiment name functions that lie in a folder."""
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def rest_of(table: Any) -> Settings:
+    """A table without its name."""
+    return {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
 
 
 def override(settings: Settings, assignments: Iterable[str]) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ class Federation:
     server: Index | None = None
     holds: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     prepare: Callable[[Tensor], Tensor] | None = None
-    augment: Callable[[Tensor, int], Tensor] | None = None
+    augment: Callable[[Tensor, Any], Tensor] | None = None
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -44,6 +44,9 @@ class Stack:
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
 
+    def to(self, device: str) -> Stack:
+        return replace(self, arrays={name: a.to(device) for name, a in self.arrays.items()})
+
     def drop(self, bad: Mapping[int, str]) -> Stack:
         """Without some of the clients."""
         keep = [i for i, client in enumerate(self.clients) if client not in bad]
@@ -61,6 +64,9 @@ class Sum:
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
+
+    def to(self, device: str) -> Sum:
+        return replace(self, arrays={name: a.to(device) for name, a in self.arrays.items()})
 
 
 class Fleet(ABC):
@@ -96,6 +102,7 @@ class Engine(Fleet):
     """A Fleet that does the work. What its clients remember is the simulation's to save, or on their own disks."""
 
     durable = False  # whether clients keep their state themselves, so that the server must not run ahead of its disk
+    overlaps = False  # whether requests from several threads are worked on side by side, or one after the other
 
     def tree(self) -> dict[str, Any]:
         """What clients remember, for the checkpoint."""
@@ -176,12 +183,14 @@ class Door(Around):
         self._dims, self._dtype = problem.dims, problem.dtype
         self._able = None if self.examples.all() else np.flatnonzero(self.examples)
         self._lock = threading.Lock()
+        self._summing: dict[int, bool] = {}  # by thread
         self.folded: dict[int, int] = {}
         self.begin(0)
 
     def begin(self, t: int) -> None:
         """Start round t: exchanges are counted, and failures and participants listed, anew."""
         self.round, self._exchange = t, 0
+        self._begun = dict(self.folded)
         self.failures: list[tuple[int, str]] = []
         self.asked: dict[int, None] = {}
 
@@ -190,6 +199,10 @@ class Door(Around):
         if not self.folded:
             return {}
         return {"clients": torch.tensor(list(self.folded)), "ticks": torch.tensor(list(self.folded.values()))}
+
+    def rewind(self) -> None:
+        """Back to the beginning of the round, which could not be finished."""
+        self.folded = dict(self._begun)
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Back to a checkpoint."""
@@ -213,13 +226,21 @@ class Door(Around):
             answered += len(stack.clients)
             self._record(stack, request)
             if len(stack.clients):
-                yield stack
+                yield self._here(stack)
         if not answered:
             raise NobodyAnswered(_nobody(request, clients, failed))
 
+    def _here(self, stack: Stack) -> Stack:
+        """On the server's device; while a sum is being formed, stacks stay where they were made."""
+        return stack if self._summing.get(threading.get_ident()) else stack.to("cpu")
+
     def sum(self, clients: Ids, request: Request) -> Sum:
         if not self.reduces:
-            return super().sum(clients, request)
+            self._summing[threading.get_ident()] = True
+            try:
+                return super().sum(clients, request).to("cpu")
+            finally:
+                self._summing[threading.get_ident()] = False
         request = self._stamp(clients, request)
         total = self.inner.sum(clients, request)
         if total.clients:  # single replies were checked where they were added; their sum is checked here

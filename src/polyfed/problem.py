@@ -131,6 +131,16 @@ class Problem:
             "K": sum(len(o.values) for o in self.objectives),
         }
 
+    def part(self, name: str, device: torch.device) -> Tensor:
+        """The entries of x of one part, kept on each device they were asked for on."""
+        if (name, device) not in self._parts:
+            self._parts[name, device] = self.parts[name].to(device)
+        return self._parts[name, device]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, torch.device], Tensor]:
+        return {}
+
     @cached_property
     def loss_places(self) -> list[int]:
         """Where the losses stand among the K measured values."""

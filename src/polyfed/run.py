@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
+import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.algorithms import Algorithm, State
-from polyfed.errors import NobodyAnswered, RunStopped
+from polyfed.errors import Interrupted, NobodyAnswered, RunStopped
 from polyfed.evaluation import Evaluation
 from polyfed.federation import Federation
 from polyfed.fleet import Door, Engine, Fleet, Metered
@@ -25,10 +28,6 @@ from polyfed.problem import Problem
 from polyfed.rundir import RunDirectory, model_bytes
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
-
-
-class Interrupted(RunStopped):
-    """Ctrl-C: the round was finished and checkpointed."""
 
 
 class Progress:
@@ -82,12 +81,12 @@ class Result:
 
 def execute(plan: Plan, directory: RunDirectory, progress: Progress | None = None) -> Result:
     """Start or continue a run and see it through."""
-    engine = plan.engine()
-    try:
-        with _one_thread(), _interruptible() as interrupted:
+    with directory.locked(), _one_thread(), _interruptible() as interrupted:
+        engine = plan.engine()
+        try:
             return _Loop(plan, directory, engine, progress or Progress()).run(interrupted)
-    finally:
-        engine.close()
+        finally:
+            engine.close()
 
 
 class _Loop:
@@ -107,7 +106,7 @@ class _Loop:
             while t < self.plan.rounds and not self.done:
                 try:
                     state = self._round(t + 1, state)
-                except NobodyAnswered as error:
+                except (NobodyAnswered, RunStopped) as error:
                     raise self._stopped(t, state, str(error)) from error
                 t += 1
                 self._checkpoint(t, state, now=t == self.plan.rounds or self.done or interrupted())
@@ -172,11 +171,12 @@ class _Loop:
         self.saved, self.next_save = t, end + (end - start) / CHECKPOINT_SHARE
 
     def _stopped(self, t: int, state: State, why: str) -> RunStopped:
+        self.door.rewind()
         self._checkpoint(t, state, now=True)
         return RunStopped(f"{why} The run stopped after round {t}. {self._how_to_resume()}")
 
     def _how_to_resume(self) -> str:
-        return f"Continue with: polyfed resume {self.directory.path}"
+        return f"Continue with: polyfed resume {shlex.quote(str(self.directory.path))}"
 
     def _end(self, state: State) -> Result:
         weights = self.plan.weights(state)
@@ -185,8 +185,9 @@ class _Loop:
         history = self.directory.history()
         summary = self._summary(history, hashlib.sha256(model_bytes(saved)).hexdigest())
         self.directory.finish(saved, summary)
-        self.plan.problem.model.load_state_dict(weights)
-        return Result(self.plan.problem.model, history, self.directory.path, summary)
+        model = copy.deepcopy(self.plan.problem.model)  # the problem stays as it was, for the next method to start from
+        model.load_state_dict(weights)
+        return Result(model, history, self.directory.path, summary)
 
     def _summary(self, history: list[dict[str, Any]], sha256: str) -> dict[str, Any]:
         last = history[-1]
@@ -238,6 +239,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
+        print("\nStopping after this round; once more stops at once.", file=sys.stderr)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

@@ -14,6 +14,20 @@ from polyfed.errors import BadInput, nearest
 Settings = dict[str, Any]
 
 
+def whole(value: Any) -> Any:
+    """Refuses true and '3' where a whole number is meant."""
+    if isinstance(value, bool | str):
+        raise ValueError("a valid integer")
+    return value
+
+
+def real(value: Any) -> Any:
+    """Refuses true and '0.1' where a number is meant."""
+    if isinstance(value, bool | str):
+        raise ValueError("a valid number")
+    return value
+
+
 class Table(BaseModel):
     """A table with a fixed set of keys."""
 
@@ -31,7 +45,8 @@ def build(factory: Callable[..., Any], table: Settings, path: str, **given: Any)
     `given` are arguments the system provides; a factory gets those it has parameters for.
     """
     if hasattr(factory, "__pydantic_validator__"):
-        adapter: TypeAdapter[Any] = TypeAdapter(factory)
+        kind: Any = factory
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
         made = check(lambda: adapter.validate_python(table), table, path, accepts(factory))
         return made, adapter.dump_python(made, mode="json", exclude_none=True)
     ours = {name: value for name, value in given.items() if name in inspect.signature(factory).parameters}

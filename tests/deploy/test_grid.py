@@ -22,7 +22,7 @@ flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict  # noqa: E402
 
-from polyfed.deploy.app import client_app  # noqa: E402
+from polyfed.deploy.app import To, client_app  # noqa: E402
 from polyfed.deploy.grid import InProcess as Grid  # noqa: E402
 from polyfed.deploy.grid import context  # noqa: E402
 from polyfed.deploy.payload import to_array  # noqa: E402
@@ -39,12 +39,10 @@ def test_the_same_model_as_local(name: str, settings: dict[str, Any]) -> None:
         assert local.summary[count] == grid.summary[count]
 
 
-def sites() -> Callable[[Context, str, int, bytes], bytes]:
+def sites() -> Callable[[Context, To, bytes], bytes]:
     problem, federation = small_problem(), small_federation()
     made = {str(i): Site(str(i), problem, federation.alone(i), Wrappers()) for i in range(len(federation))}
-    return lambda context, run, client, message: made[str(context.node_config["partition-id"])].answer(
-        run, client, message
-    )
+    return lambda context, to, message: made[str(context.node_config["partition-id"])].answer(to, message)
 
 
 def over(grid: Grid, **settings: Any) -> tuple[Door, OverGrid]:
@@ -126,7 +124,7 @@ TAMPERED: dict[str, tuple[Callable[[bytes], Array], str]] = {
 
 
 def tampering(who: int, change: Callable[[bytes], Array]) -> Any:
-    app, honest = client_app(sites()), sites()
+    app = client_app(sites())
 
     def handle(message: Message, at: Context) -> Message:
         reply = app(message, at)
@@ -135,7 +133,6 @@ def tampering(who: int, change: Callable[[bytes], Array]) -> Any:
         bad = change(bytes(reply.content.array_records["reply"]["bytes"].numpy()))
         return Message(RecordDict({"reply": ArrayRecord({"bytes": bad})}), reply_to=message)
 
-    assert honest
     return handle
 
 
@@ -150,10 +147,10 @@ def test_a_tampered_reply_is_rejected_and_named_and_the_round_goes_on(what: str)
 
 
 def test_an_app_that_fails_is_a_failure_of_its_client() -> None:
-    def failing(context: Context, run: str, client: int, message: bytes) -> bytes:
-        if client == 4:
+    def failing(context: Context, to: To, message: bytes) -> bytes:
+        if to.client == 4:
             raise OSError("the disk is full")
-        return sites()(context, run, client, message)
+        return sites()(context, to, message)
 
     door, _ = over(six(client_app(failing)))
     FedAvg(**LOCAL).round(1, small_problem().initial(), door)
@@ -162,12 +159,12 @@ def test_an_app_that_fails_is_a_failure_of_its_client() -> None:
 
 @pytest.mark.parametrize("work", ["no-such-work", "os:system", "polyfed.rundir:write"])
 def test_work_that_is_not_known_is_refused_by_the_client(work: str) -> None:
-    answer = Reply.decode(sites()(context(1, {"partition-id": 0}), "0" * 32, 0, Request(work).encode()))
+    answer = Reply.decode(sites()(context(1, {"partition-id": 0}), To("0" * 32, 0, 0), Request(work).encode()))
     assert answer.error.startswith(f"refused: Unknown work {work!r}")
 
 
 def test_a_request_that_is_no_message_is_refused_by_the_client() -> None:
-    answer = Reply.decode(sites()(context(1, {"partition-id": 0}), "0" * 32, 0, b"rm -rf"))
+    answer = Reply.decode(sites()(context(1, {"partition-id": 0}), To("0" * 32, 0, 0), b"rm -rf"))
     assert answer.error.startswith("refused: A message starts with the mark")
 
 

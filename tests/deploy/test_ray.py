@@ -14,7 +14,7 @@ from polyfed.client import Client, Perform
 from polyfed.engines import engines
 from polyfed.errors import BadInput
 from polyfed.fleet import Door, Metered
-from polyfed.messages import Request
+from polyfed.messages import TICKS, Request
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
@@ -79,7 +79,7 @@ def test_state_is_kept_committed_and_saved(workers: int) -> None:
     door.begin(3)
     list(door.ask([5], Request("toy-add", each={"amount": torch.tensor([100.0])})))
     engine.load(tree)  # back to a checkpoint: round 3 never was
-    door.folded[5] = 2048
+    door.folded[5] = 2 * TICKS
     door.begin(3)
     totals = torch.cat([s["total"] for s in door.ask(range(6), Request("toy-total"))])
     assert totals.tolist() == [0, 2, 4, 6, 8, 10]

@@ -16,7 +16,7 @@ from polyfed.fleet import Door
 from polyfed.messages import Request
 from polyfed.metrics import delta_m, hypervolume, improved_share, nrmse, spread
 from polyfed.simulate.attacks import Misreport
-from small import small_federation, small_problem
+from small import small_federation, small_problem, vector
 
 ONE_STEP = {"lr": 0.1, "local_steps": 1, "batch_size": 0}
 
@@ -26,8 +26,7 @@ def first_step(name: str, wrappers: Wrappers | None = None, **settings: Any) -> 
     problem = small_problem()
     start = problem.initial()["x"]
     algorithm = algorithms[name](**settings)
-    train(problem, small_federation(), algorithm, rounds=1, wrappers=wrappers)
-    return start - problem.initial()["x"]
+    return start - vector(train(problem, small_federation(), algorithm, rounds=1, wrappers=wrappers))
 
 
 def updates() -> torch.Tensor:
@@ -67,9 +66,8 @@ def test_misreporting_moves_fedmgda_plus_no_more_than_honesty(attack: dict[str, 
         rounds = 2  # AFL's weights answer one round later
         moved = []
         for w in (None, wrappers):
-            problem = small_problem()
-            train(problem, small_federation(), algorithms[name](**settings), rounds=rounds, wrappers=w)
-            moved.append(problem.initial()["x"])
+            algorithm = algorithms[name](**settings)
+            moved.append(vector(train(small_problem(), small_federation(), algorithm, rounds=rounds, wrappers=w)))
         assert (moved[0] - moved[1]).norm() > 1e-3, name
 
 

@@ -7,15 +7,17 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from polyfed.fleet import Fleet
 from polyfed.messages import Option
+from polyfed.settings import real, whole
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-STRICT = ConfigDict(extra="forbid", strict=False)
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(real)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(real)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(whole)]
+STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -92,9 +94,9 @@ class LocalTraining:
     that grows)."""
 
     lr: Rate = 0.1
-    local_steps: Annotated[int, Field(ge=0)] = 10
-    local_epochs: Annotated[int, Field(ge=0)] = 0
-    batch_size: Annotated[int, Field(ge=0)] | GrowingBatch = 32
+    local_steps: Count = 10
+    local_epochs: Count = 0
+    batch_size: Count | GrowingBatch = 32
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weighting_by: Literal["uniform", "size"] = "uniform"

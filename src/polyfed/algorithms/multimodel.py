@@ -85,13 +85,12 @@ class MultiModel:
 
     def _step(self, m: str, t: int, state: State, door: ModelDoor) -> Step | NobodyAnswered:
         """One model's round, or why it has none."""
-        folded = dict(door.folded)
         try:
             if not door.cohort(t):
                 return NobodyAnswered(f"Round {t}: no client assigned to model {m!r} has rows for it.")
             return self.methods[m].round(t, state, door)
         except NobodyAnswered as error:
-            door.folded = folded  # the model is as before the round, and so must be what its clients keep
+            door.rewind()  # the model is as before the round, and so must be what its clients keep
             return error
 
     def _assigned(self, t: int, fleet: Doors) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Every message starts a fresh process on a SuperNode, so nothing heavy is importe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from polyfed.deploy.payload import BadPayload, join, to_array
 
@@ -18,7 +18,17 @@ KIND = "query.polyfed"  # the type of all our messages
 ASKED_WHO = -1  # the number of a client that has none yet: it is asked who it is and what it has
 LIMIT = 1 << 32
 
-Answer = Callable[["Context", str, int, bytes], bytes]  # context, our run's id, the client's number, request -> reply
+
+
+class To(NamedTuple):
+    """Whom a message is for: our run's id, the place of the model in the experiment, the client's number."""
+
+    run: str
+    model: int
+    client: int
+
+
+Answer = Callable[["Context", To, bytes], bytes]  # a request's bytes -> the reply's
 
 
 def client_app(answer: Answer) -> ClientApp:
@@ -39,13 +49,13 @@ def client_app(answer: Answer) -> ClientApp:
     return app
 
 
-def _taken(content: RecordDict) -> tuple[str, int, bytes]:
+def _taken(content: RecordDict) -> tuple[To, bytes]:
     try:
-        to = content.config_records["to"]
-        run, client = str(to["run"]), int(to["client"])  # type: ignore[arg-type]
-        return run, client, b"" if client == ASKED_WHO else join(content, LIMIT)
+        head = content.config_records["to"]
+        to = To(str(head["run"]), int(head["model"]), int(head["client"]))  # type: ignore[arg-type]
+        return to, b"" if to.client == ASKED_WHO else join(content, LIMIT)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadPayload(f"a message needs 'to' with 'run' and 'client', 'own' and 'shared'; {error!r}") from error
+        raise BadPayload(f"a message needs 'to', 'own' and 'shared'; {error!r}") from error
 
 
 def _refusal(why: str) -> bytes:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from polyfed.client import Memory, State
 from polyfed.errors import BadInput
-from polyfed.messages import Request, decode, encode
+from polyfed.messages import TICKS, Request, decode, encode
 from polyfed.rundir import KEEP, write
 
-TICKS = 1024  # exchanges in a round: see Request.tick
 
 
 class DiskMemory(Memory):

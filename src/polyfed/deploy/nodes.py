@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from polyfed.deploy.app import ASKED_WHO, KIND
+from polyfed.deploy.app import ASKED_WHO, KIND, To
 from polyfed.deploy.payload import SLACK, BadPayload, from_array
 from polyfed.deploy.roster import Description, Roster
 from polyfed.errors import BadInput, PolyfedError, RunStopped
@@ -22,11 +22,10 @@ WATCH = 1.0  # seconds between looks for nodes that came or went
 
 
 class Letter(NamedTuple):
-    """What goes to one node: which run and which client it is for, and the request's records."""
+    """What goes to one node: whom it is for, and the request's records."""
 
     node: int
-    run: str
-    client: int
+    to: To
     records: Mapping[str, ArrayRecord]
 
 
@@ -36,8 +35,8 @@ class Nodes:
     A SuperNode that was restarted has a new number at Flower; it says the same name, and so is the same client again.
     """
 
-    def __init__(self, grid: Grid, objectives: int, ttl: float) -> None:
-        self.grid, self.objectives, self.ttl = grid, objectives, ttl
+    def __init__(self, grid: Grid, objectives: int, ttl: float, model: int = 0) -> None:
+        self.grid, self.objectives, self.ttl, self.model = grid, objectives, ttl, model
         self.online: set[int] = set()
         self.at: dict[str, int] = {}  # the node that last said a name
         self.found: dict[str, Description] = {}
@@ -83,7 +82,7 @@ class Nodes:
             self._looked, self.online = time.monotonic(), set(self.grid.get_node_ids())
             new = sorted(self.online - self._known)
             self._known |= self.online
-            ids = self.push([Letter(node, "", ASKED_WHO, {}) for node in new])
+            ids = self.push([Letter(node, To("", self.model, ASKED_WHO), {}) for node in new])
             self._asked |= dict(zip(ids, new, strict=True))
 
     def push(self, letters: Sequence[Letter]) -> list[str]:
@@ -92,7 +91,7 @@ class Nodes:
 
         messages = []
         for letter in letters:
-            to = ConfigRecord({"run": letter.run, "client": letter.client})
+            to = ConfigRecord(letter.to._asdict())
             messages.append(Message(RecordDict({"to": to, **letter.records}), letter.node, KIND, ttl=self.ttl))
         return list(self.grid.push_messages(messages)) if messages else []
 

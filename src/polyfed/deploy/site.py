@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polyfed.client import Memory, Wrappers
-from polyfed.deploy.app import ASKED_WHO
+from polyfed.deploy.app import ASKED_WHO, To
 from polyfed.engines.wire import Node
 from polyfed.errors import PolyfedError
 from polyfed.federation import Federation
@@ -28,11 +28,11 @@ class Site:
     memory: Callable[[str, str], Memory] = lambda run, name: Memory()
     nodes: dict[tuple[str, int], Node] = field(default_factory=dict)
 
-    def answer(self, run: str, client: int, message: bytes) -> bytes:
-        if client == ASKED_WHO:
+    def answer(self, to: To, message: bytes) -> bytes:
+        if to.client == ASKED_WHO:
             return self.describe().encode()
         try:
-            return self._node(run, client).handle(message)
+            return self._node(to.run, to.client).handle(message)
         except PolyfedError as error:
             return Reply(error=f"refused: {error}").encode()
 

@@ -238,8 +238,7 @@ class Batched(Engine):
         program = self._program(request, sizes)
         with precision(self._tf32):
             run = self._replay if self._graph else _run
-            arrays = run(request, sizes, program, arguments)
-        return {name: a.to("cpu") for name, a in arrays.items()}
+            return run(request, sizes, program, arguments)
 
     def _common(self, request: Request) -> Tensor:
         return torch.tensor(tensorkeys.signed(common_key(request.seed, request.round)), device=self.device)
@@ -248,13 +247,16 @@ class Batched(Engine):
         """Keys, sizes and rows of some clients, as tensors and as host numbers."""
         ids = np.asarray(clients)
         keys = np.array([tensorkeys.signed(key(request.seed, request.round, c)) for c in clients])
-        put = lambda a: torch.as_tensor(np.ascontiguousarray(a), device=self.device)  # noqa: E731
+        put = self._put
         splits = {s: getattr(self._federation, s) for s in ("train", "valid", "test")}
         places = {s: (put(r.start[ids]), put(r.length[ids])) for s, r in splits.items() if r is not None}
         n = put(self.examples[ids]).to(self._problem.dtype)
         holds = put(self.holds[ids]).to(self._problem.dtype)
         sizes = {s: r.length[ids] for s, r in splits.items() if r is not None}
         return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, sizes
+
+    def _put(self, values: NDArray[Any]) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
 
     def _program(self, request: Request, sizes: Sizes) -> Callable[..., dict[str, Tensor]]:
         """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +18,6 @@ from polyfed.messages import DTYPES, Reply, Request
 from polyfed.problem import Batch, Outputs, Problem
 
 Carry = TypeVar("Carry")
-_turn = threading.Lock()  # dropout draws from torch's one generator: of several models' clients, one at a time
 
 
 class Autograd:
@@ -201,8 +199,7 @@ class Bench:
 
     def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
         try:
-            with _turn:
-                arrays, state = self.perform(self._client(client, request), request, state)
+            arrays, state = self.perform(self._client(client, request), request, state)
             return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
             return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None

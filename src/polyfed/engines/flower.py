@@ -36,7 +36,8 @@ class OverGrid(Engine):
     """The clients that a Grid reaches: as many as `clients`, or those of a roster that an earlier start has saved.
 
     timeout: seconds that an exchange may take; min_replies: how many clients must have answered by then, or the run
-    stops (it can be resumed); wait: seconds that the clients have to appear in, at the start.
+    stops (it can be resumed); wait: seconds that the clients have to appear in, at the start; model: its place in
+    the experiment, where there are many.
     """
 
     durable = True
@@ -51,12 +52,13 @@ class OverGrid(Engine):
         timeout: float = 600.0,
         min_replies: int = 1,
         wait: float = 60.0,
+        model: int = 0,
     ) -> None:
         from polyfed.deploy.nodes import Nodes
 
         self.names, self._dims, self._dtype = problem.names, problem.dims, problem.dtype
-        self.timeout, self.min_replies = timeout, min_replies
-        self.nodes = Nodes(grid, len(problem.names), ttl=timeout)
+        self.timeout, self.min_replies, self.model = timeout, min_replies, model
+        self.nodes = Nodes(grid, len(problem.names), timeout, model)
         self.roster = _roster(self.nodes, clients, wait, roster)
         self.examples, self.holds = self.roster.examples, self.roster.holds
         self.up = self.down = 0  # bytes of ours that really went
@@ -116,16 +118,18 @@ class _Exchange:
         letters = list(self._letters())
         for i, letter in zip(self.nodes.push(letters), letters, strict=True):
             if i:  # none: the SuperLink did not take it; the next turn tries again
-                self.sent[i], self.node[letter.client] = letter.client, letter.node
+                self.sent[i], self.node[letter.to.client] = letter.to.client, letter.node
                 self.fleet.down += sum(length(a) for record in letter.records.values() for a in record.values())
 
     def _letters(self) -> Iterator[Letter]:
+        from polyfed.deploy.app import To
         from polyfed.deploy.nodes import Letter
 
         for client in sorted(self.awaited):
             node = self.nodes.node(self.fleet.roster.clients[client].name)
             if node is not None and node != self.node.get(client):
-                yield Letter(node, self.fleet.roster.run, client, self._records(client))
+                to = To(self.fleet.roster.run, self.fleet.model, client)
+                yield Letter(node, to, self._records(client))
 
     def _records(self, client: int) -> dict[str, ArrayRecord]:
         from polyfed.deploy.payload import own_record
@@ -173,19 +177,19 @@ class InProcess(OverGrid):
     durable = False
 
     def __init__(self, problem: Problem, federation: Federation, wrappers: Wrappers, **settings: Any) -> None:
-        from polyfed.deploy.app import client_app
+        from polyfed.deploy.app import To, client_app
         from polyfed.deploy.grid import InProcess as Grid
         from polyfed.deploy.site import Site
 
         self._memory: dict[int, Memory] = {i: Memory() for i in range(len(federation))}
         sites: dict[int, Site] = {}
 
-        def answer(context: Any, run: str, client: int, message: bytes) -> bytes:
+        def answer(context: Any, to: To, message: bytes) -> bytes:
             i = int(context.node_config["partition-id"])
             if i not in sites:
                 own = federation.alone(i)
                 sites[i] = Site(str(i), problem, own, wrappers, lambda run, name: self._memory[int(name)])
-            return sites[i].answer(run, client, message)
+            return sites[i].answer(to, message)
 
         grid = Grid(client_app(answer), [{"partition-id": i} for i in range(len(federation))])
         super().__init__(problem, grid, len(federation), **settings)
@@ -209,10 +213,11 @@ def flower(
     min_replies: Replies = 1,
     wait: Seconds = 60.0,
 ) -> Engine:
-    """Flower's apps over an in-process Grid; `polyfed flower init` makes the same for SuperLink and SuperNodes."""
+    """Clients behind Flower, all in this process; for SuperLink and SuperNodes see `polyfed flower init`."""
     if address == "superlink":
-        raise BadInput("engine.address = 'superlink' belongs to a Flower deployment: make its app with 'polyfed "
-                       "flower init DIR', and start or resume it with 'flwr run DIR'.")  # fmt: skip
+        from polyfed.deploy.here import connect
+
+        return connect(problem, federation, wrappers, timeout=timeout, min_replies=min_replies, wait=wait)
     try:
         import flwr  # noqa: F401
     except ImportError as error:

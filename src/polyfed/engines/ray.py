@@ -39,11 +39,12 @@ Rows = Sequence[tuple[int, bytes]]  # a client's number, and its own part of the
 class Worker:
     """Looks after a stretch of clients, in a process of its own."""
 
-    def __init__(
-        self, problem: Problem, federation: Federation, wrappers: Wrappers, offset: int, path: list[str]
-    ) -> None:
-        sys.path += [folder for folder in path if folder not in sys.path]  # where the user's own work may lie
+    def __init__(self, path: list[str]) -> None:
+        sys.path += [folder for folder in path if folder not in sys.path]  # where the user's own modules lie
         torch.set_num_threads(1)
+
+    def start(self, problem: Problem, federation: Federation, wrappers: Wrappers, offset: int) -> None:
+        """Apart from the constructor, since what is given here may need the path that is given there."""
         self._bench = Bench(problem, federation, wrappers, offset=offset)
         self._problem, self._memory = problem, Memory()
 
@@ -98,10 +99,12 @@ def _add(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
 
 
 class _Cluster:
-    """The connection to Ray, which all engines of a process share: made by the first, ended with the last."""
+    """The connection to Ray, which all engines of a process share: made by the first and ended with the last, unless
+    the user made it.
+    """
 
     def __init__(self) -> None:
-        self._users, self._lock = 0, threading.Lock()
+        self._ours, self._users, self._lock = False, 0, threading.Lock()
 
     def enter(self, address: str, workers: int) -> Any:
         try:
@@ -109,26 +112,27 @@ class _Cluster:
         except ImportError as error:
             raise BadInput(f"The engine 'ray' needs Ray: pip install 'polyfed[ray]' ({error}).") from error
         with self._lock:
-            if self._users or not ray.is_initialized():  # a connection that the user made is the user's to end
-                self._users += 1
             if not ray.is_initialized():
-                self._connect(ray, address, workers)
+                _connect(ray, address, workers)
+                self._ours = True
+            self._users += 1
         return ray
-
-    def _connect(self, ray: Any, address: str, workers: int) -> None:
-        where = {"address": address} if address else {"num_cpus": workers or None, "include_dashboard": False}
-        try:
-            ray.init(**where, log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
-            self._users -= 1
-            raise BadInput(f"engine.address = {address!r}: there is no Ray cluster there; start one with "
-                           "'ray start --head', or leave the address out.") from error  # fmt: skip
 
     def leave(self, ray: Any) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0:
+            if self._ours and not self._users:
                 ray.shutdown()
+                self._ours = False
+
+
+def _connect(ray: Any, address: str, workers: int) -> None:
+    where = {"address": address} if address else {"num_cpus": workers or None, "include_dashboard": False}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level="ERROR")
+    except ConnectionError as error:
+        raise BadInput(f"engine.address = {address!r}: there is no Ray cluster there; start one with "
+                       "'ray start --head', or leave the address out.") from error  # fmt: skip
 
 
 cluster = _Cluster()
@@ -157,10 +161,9 @@ class Ray(Engine):
         # a sliver of a processor each, spread: the engines of many models may share one cluster
         actor = self._ray.remote(num_cpus=0.01, scheduling_strategy="SPREAD")(Worker)
         common = self._ray.put(problem), self._ray.put(wrappers)
-        self._workers = [
-            actor.remote(common[0], federation.shard(int(a), int(b)), common[1], int(a), sys.path)
-            for a, b in zip(self._cuts, self._cuts[1:], strict=False)
-        ]
+        self._workers = [actor.remote(sys.path) for _ in range(count)]
+        stretches = zip(self._workers, self._cuts, self._cuts[1:], strict=False)
+        self._get([w.start.remote(common[0], federation.shard(a, b), common[1], int(a)) for w, a, b in stretches])
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         shared, rows = self._parts(clients, request)
@@ -195,9 +198,9 @@ class Ray(Engine):
     def _get(self, ref: Any) -> Any:
         try:
             return self._ray.get(ref)
-        except self._ray.exceptions.RayActorError as error:
-            why = str(error).splitlines()[0]
-            raise RunStopped(f"A Ray worker died ({why}). Resume when the cluster is well again.") from error
+        except self._ray.exceptions.RayError as error:
+            why = str(error).strip().splitlines()[-1]
+            raise RunStopped(f"A Ray worker failed ({why}). Resume when the cluster is well again.") from error
 
     def tree(self) -> dict[str, Any]:
         trees = [unflatten(decode(self._get(worker.tree.remote()))[1]) for worker in self._workers]

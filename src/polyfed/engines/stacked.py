@@ -24,7 +24,7 @@ class Stacked:
     def __init__(self, problem: Problem, device: torch.device, compiled: bool) -> None:
         self.problem = problem
         self.model = copy.deepcopy(problem.model).to(device)
-        over = {"in_dims": 0, "randomness": "different"}
+        over: dict[str, Any] = {"in_dims": 0, "randomness": "different"}
         fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
         self.grads = fast(vmap(grad(self._weighted, has_aux=True), **over))
         self.jacobians = fast(vmap(jacrev(self._each, has_aux=True), **over))
@@ -63,24 +63,29 @@ class Stacked:
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.model.train()
-        g, losses = _Operator.apply(self.grads, x, omega, holds, *_flat(batch))
+        g, losses = _call(self.grads, x, omega, holds, *_flat(batch))
         return g, losses
 
     def jacobian(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.model.train()
-        J, losses = _Operator.apply(self.jacobians, x, holds, *_flat(batch))
+        J, losses = _call(self.jacobians, x, holds, *_flat(batch))
         return J, losses
 
     @torch.no_grad()
     def measure(self, x: Tensor, holds: Tensor, batch: Batch) -> Tensor:
         self.model.eval()
-        (values,) = _Operator.apply(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
+        (values,) = _call(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
         return values
 
 
 def _flat(batch: Batch) -> tuple[Tensor, ...]:
     assert batch.mask is not None
     return batch.x, batch.mask, *batch.targets.values()
+
+
+def _call(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+    outs: tuple[Tensor, ...] = _Operator.apply(stacked, *tensors)  # type: ignore[no-untyped-call]
+    return outs
 
 
 class _Operator(torch.autograd.Function):
@@ -100,7 +105,7 @@ class _Operator(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, stacked: Callable[..., Any], *tensors: Tensor) -> Any:
         full = [
-            t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+            t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape).contiguous()
             for t, d in zip(tensors, in_dims[1:], strict=True)
         ]
         outs = tuple(stacked(*full))

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.algorithms.multimodel import MultiModel
-from polyfed.api import without_none
+from polyfed.api import same, without_none
 from polyfed.client import Wrappers
 from polyfed.engines import engines
-from polyfed.errors import BadInput
-from polyfed.experiment import Evaluate, cohort_size
+from polyfed.experiment import Evaluate, Top, cohort_size
 from polyfed.federation import Federation
 from polyfed.fleet import Fleet
 from polyfed.many.plan import ManyPlan, check_models, starter
@@ -42,10 +41,10 @@ def train_many(
 
     The rest is as in `polyfed.train`; cohort is all models' together. The result's model is an `nn.ModuleDict`.
     """
-    if rounds < 1:
-        raise BadInput(f"rounds should be at least 1. Found {rounds}.")
+    given = {"rounds": rounds, "seed": seed, "cohort": cohort}
+    top: Top = check(lambda: Top(**given), given, "", given)  # type: ignore[arg-type]
     data = dict.fromkeys(algorithm.models, federations) if isinstance(federations, Federation) else dict(federations)
-    size = cohort_size(cohort, pool_size(data))
+    size = cohort_size(top.cohort, pool_size(data))
     check_models(algorithm, data, size)
     table = {"name": engine} if isinstance(engine, str) else dict(engine)
     name = str(table.pop("name", "local"))
@@ -55,17 +54,17 @@ def train_many(
     checked: Evaluate = check(lambda: Evaluate(**asked), asked, "evaluate", Evaluate.model_fields)
     first = next(iter(data.values()))
     plan = ManyPlan(
-        "python", algorithm.name, name, algorithm.problem, first, algorithm, start, rounds, seed, size,
+        "python", algorithm.name, name, algorithm.problem, first, algorithm, start, top.rounds, top.seed, size,
         checked.model_dump(), around or (lambda fleet: fleet), data,
     )  # fmt: skip
-    path = None if out is None else Path(out)
-    if resume and path is not None and (path / "experiment.toml").is_file():
-        return execute(plan, RunDirectory.open(path), progress)
     settings = {"python": True, "rounds": rounds, "seed": seed, "cohort": cohort, "engine": {"name": name, **table}}
     settings |= {
         "schedule": {"name": algorithm.name},
         "models": {m: _method(a) for m, (_, a) in algorithm.models.items()},
     }
+    path = None if out is None else Path(out)
+    if resume and path is not None and (path / "experiment.toml").is_file():
+        return execute(plan, same(RunDirectory.open(path), settings), progress)
     return execute(plan, RunDirectory.create(path, algorithm.name, settings), progress)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +15,7 @@ import torch
 
 from polyfed.algorithms.schedules import Groups, Schedule, split
 from polyfed.federation import Federation
-from polyfed.fleet import Around, Door, Engine, Fleet, Ids, Stack
+from polyfed.fleet import Around, Door, Engine, Fleet, Ids, Stack, Sum
 from polyfed.keys import generator
 from polyfed.many.problem import Models
 from polyfed.messages import Request
@@ -23,13 +25,20 @@ T = TypeVar("T")
 
 
 class Engines(Engine):
-    """An engine for each model behind one fleet: a request goes to the one it names. No engine knows of the others."""
+    """An engine for each model behind one fleet: a request goes to the one it names. No engine knows of the others.
+
+    Where the engines work in this process their requests take turns, whole exchanges at a time: torch has one random
+    generator for dropout, and clients in turns would only get into each other's way.
+    """
 
     def __init__(self, engines: Mapping[str, Engine], names: tuple[str, ...]) -> None:
         self.engines, self.names = dict(engines), names
         self.examples = np.sum([engine.examples for engine in engines.values()], axis=0)
         self.holds = np.concatenate([engine.holds for engine in engines.values()], 1)
         self.durable = any(engine.durable for engine in engines.values())
+        self.reduces = all(engine.reduces for engine in engines.values())
+        self.overlaps = all(engine.overlaps for engine in engines.values())
+        self._turn = contextlib.nullcontext() if self.overlaps else threading.Lock()
 
     @classmethod
     def start(cls, engines: Mapping[str, Callable[[], Engine]], names: tuple[str, ...]) -> Engines:
@@ -45,7 +54,12 @@ class Engines(Engine):
         return cls(started, names)
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        return self.engines[request.model].ask(clients, request)
+        with self._turn:
+            yield from self.engines[request.model].ask(clients, request)
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        with self._turn:
+            return self.engines[request.model].sum(clients, request)
 
     def tree(self) -> dict[str, Any]:
         return {name: engine.tree() for name, engine in self.engines.items()}
@@ -64,11 +78,15 @@ class About(Around):
 
     def __init__(self, inner: Fleet, model: str, problem: Problem, federation: Federation) -> None:
         super().__init__(inner)
+        self.reduces = inner.reduces
         self.model, self.names = model, problem.names
         self.examples, self.holds = federation.examples, federation.matrix(problem.names)
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         return self.inner.ask(clients, replace(request, model=self.model))
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        return self.inner.sum(clients, replace(request, model=self.model))
 
 
 class ModelDoor(Door):
@@ -120,6 +138,10 @@ class Doors(Door):
         super().begin(t)
         for door in self.models.values():
             door.begin(t)
+
+    def rewind(self) -> None:
+        for door in self.models.values():
+            door.rewind()
 
     def groups(self, t: int, purpose: str = "cohort") -> Groups:
         """Each model's clients in round t, whether they have rows for it or not."""

@@ -26,7 +26,8 @@ def full_loss(client: Client, request: Request) -> Tensor:
     x, problem = request["x"], client.problem
     start = x.new_zeros(problem.dims["K"]), x.new_zeros(())
     values, n = client.loop(step, start, epochs=1, batch_size=1024, shuffle=False)
-    return torch.dot(values[problem.loss_places] / n, request["omega"])
+    losses = torch.stack([values[k] for k in problem.loss_places])
+    return torch.dot(losses / n, request["omega"])
 
 
 @work("q-sgd", reply={"delta": "d", "h": "", "buffers": "b", "losses": "M", "heard": "M", "weight": ""})

@@ -20,7 +20,8 @@ from polyfed.work.sgd import Gradient, batching, descend, share
 def columns(J: Tensor, problem: Problem, over: object) -> Tensor:
     """The part of a Jacobian (M, d) that a Gram matrix is taken over: all parameters, or those that are shared."""
     parts = problem.parts
-    return J[:, parts["shared"]] if over == "shared" and len(parts) > 1 and "shared" in parts else J
+    some = over == "shared" and len(parts) > 1 and "shared" in parts
+    return J[:, problem.part("shared", J.device)] if some else J
 
 
 def jacobian(client: Client, request: Request) -> Gradient:

@@ -1,0 +1,71 @@
+"""The server's Flower app: runs an experiment over a Grid; started again, it goes on where its run directory ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+
+def app(file: str) -> ServerApp:
+    """The ServerApp of an app whose experiment lies beside `file`."""
+    from flwr.serverapp import ServerApp
+
+    made = ServerApp()
+
+    @made.main()
+    def main(grid: Grid, context: Context) -> None:
+        federate(Path(file).parent, grid, context.run_config)
+
+    return made
+
+
+def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Start or continue the run in config['out'], and return its summary."""
+    from polyfed import experiment as ex
+    from polyfed.deploy.here import Server, standing
+    from polyfed.deploy.settings import experiment
+    from polyfed.run import execute
+    from polyfed.rundir import RunDirectory
+
+    name, settings = experiment(folder, config)
+    out = Path(str(config.get("out") or f"runs/{name}")).absolute()
+    if (out / "experiment.toml").is_file():
+        directory = RunDirectory.open(out)
+        if done := directory.result():
+            return _told(f"{out} is complete; set 'out' to another directory to run again", done)
+        settings = {**directory.settings(), "engine": settings["engine"]}
+        plan, _ = ex.plan(settings.pop("name"), settings)
+    else:
+        plan, resolved = ex.plan(name, settings)
+        directory = RunDirectory.create(out, name, {"name": name, **resolved})
+    with standing(Server(grid, out)):
+        return _told(f"the model is in {out}", execute(plan, directory, _lines()).summary)
+
+
+def _told(text: str, summary: dict[str, Any]) -> dict[str, Any]:
+    from logging import INFO
+
+    from flwr.supercore import log
+
+    log(INFO, "polyfed: %s", text)
+    return summary
+
+
+def _lines() -> Any:
+    """Progress as lines of Flower's log."""
+    from polyfed.run import Progress
+
+    class Lines(Progress):
+        def start(self, done: int, rounds: int, run: Path) -> None:
+            _told(f"round {done} of {rounds} is done; the run is {run}", {})
+
+        def round(self, line: Mapping[str, Any]) -> None:
+            missing = f"; missing: {line['failures']}" if line["failures"] else ""
+            _told(f"round {line['round']}: losses {line.get('losses', {})}{missing}", {})
+
+    return Lines()

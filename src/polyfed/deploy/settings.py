@@ -1,0 +1,32 @@
+"""An app's experiment, the same on the server and on every client: the file in the app, and the run's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from polyfed.errors import BadInput
+
+ENGINE = ("timeout", "min-replies", "wait")  # keys of the app's configuration that are the engine's
+
+
+def experiment(folder: Path, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The experiment's name and settings, as `flwr run -c` has changed them."""
+    from polyfed import experiment as ex
+
+    name, settings = ex.read(str(_inside(folder, str(config.get("experiment", "experiment.toml")))))
+    more = [part.strip() for part in str(config.get("set", "")).split(";") if part.strip()]
+    settings = ex.override(settings, more)
+    if rounds := int(config.get("rounds", 0)):
+        settings["rounds"] = rounds
+    engine = {key.replace("-", "_"): config[key] for key in ENGINE if key in config}
+    return name, {**settings, "engine": {"name": "flower", "address": "superlink", **engine}}
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file of the app, and no other: its name may come from another machine."""
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise BadInput(f"The app has no experiment {name!r}.")
+    return path
