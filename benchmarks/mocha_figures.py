@@ -21,7 +21,7 @@ from polyfed.rundir import RunDirectory
 ROOT = Path(__file__).parents[1] / "experiments"
 LEVELS = (0.1, 0.01, 0.001)
 METHODS = {
-    "mocha": [],
+    "mocha": ["algorithm.steps={steps}"],
     "cocoa": ["algorithm.name=cocoa", "algorithm.steps=", "algorithm.theta={theta}"],
     "mb-sdca": ["algorithm.name=mb-sdca", "algorithm.steps=", "algorithm.batch_size={batch}", "algorithm.beta={beta}"],
     "mb-sgd": [
@@ -30,10 +30,10 @@ METHODS = {
     ],
 }  # fmt: skip
 TUNED: dict[str, list[dict[str, Any]]] = {
-    "mocha": [{}],
-    "cocoa": [{"theta": theta} for theta in (0.2, 0.6)],
-    "mb-sdca": [{"batch": 64, "beta": beta} for beta in (1, 8, 32)],
-    "mb-sgd": [{"batch": 64, "lr": lr} for lr in (3e-4, 1e-4, 3e-5)],
+    "mocha": [{"steps": steps} for steps in (400, 4000, 20000)],
+    "cocoa": [{"theta": theta} for theta in (0.3, 0.7)],
+    "mb-sdca": [{"batch": 210, "beta": beta} for beta in (8, 64)],
+    "mb-sgd": [{"batch": 210, "lr": lr} for lr in (3e-4, 1e-4)],
 }
 
 
@@ -72,21 +72,21 @@ def figure1(best: float) -> None:
             for setting in TUNED[method]:
                 filled = [change.format(**setting) for change in changes]
                 label = f"{network} {method} {' '.join(f'{k}={v}' for k, v in setting.items())}"
-                report(label, history("figure1", [*filled, f"network.name={network}"]), best)
+                report(label, history("figure1", [*filled, f"network.name={network}"], 100), best)
 
 
 def figure2(best: float) -> None:
     for variability in ("high", "low"):
         for method in ("mocha", "cocoa", "mb-sdca", "mb-sgd"):
-            setting = {"theta": 0.6, "batch": 210, "beta": 32, "lr": 1e-4}
+            setting = {"steps": 210, "theta": 0.7, "batch": 210, "beta": 64, "lr": 1e-4}
             filled = [change.format(**setting) for change in METHODS[method]]
             report(f"{variability} {method}", history("figure2", [*filled, f"faults.variability={variability}"]), best)
 
 
 def figure3(best: float) -> None:
     for drop in (0.0, 0.25, 0.5, 0.75, 0.9):
-        report(f"drop {drop}", history("figure3", [f"faults.drop={drop}"], 400), best)
-    report("node 3 never answers", history("figure3", ["faults.drop=0.0", "faults.silent=[3]"], 400), best)
+        report(f"drop {drop}", history("figure3", [f"faults.drop={drop}"]), best)
+    report("node 3 never answers", history("figure3", ["faults.drop=0.0", "faults.silent=[3]"]), best)
 
 
 def main() -> None:

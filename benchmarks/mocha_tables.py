@@ -123,9 +123,8 @@ def main() -> None:
     for name in options.sets:
         start, (Xs, ys) = time.perf_counter(), load(CASES[name])
         runs = [shuffle(CASES[name], Xs, ys, seed, options.skew) for seed in range(options.shuffles)]
-        print(
-            f"{name}{'-skew' if options.skew else ''}: {len(Xs)} tasks, {len(runs)} shuffles, {time.perf_counter() - start:.0f} s"
-        )
+        took = time.perf_counter() - start
+        print(f"{name}{'-skew' if options.skew else ''}: {len(Xs)} tasks, {len(runs)} shuffles, {took:.0f} s")
         for kind in runs[0]:
             columns = {metric: np.array([run[kind][metric] for run in runs]) for metric in runs[0][kind]}
             text = ", ".join(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyfed.cli_data import data_app
+from polyfed.cli_flower import flower_app
 from polyfed.cli_gain import gain
 from polyfed.errors import BadInput, Interrupted, PolyfedError, nearest
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.add_typer(flower_app, name="flower")
 app.command()(gain)
 
 SET = "Change any key: --set algorithm.lr=0.1; an empty value takes the key out."

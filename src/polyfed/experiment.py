@@ -230,7 +230,7 @@ def build_named(registry: Any, table: Settings, path: str, **given: Any) -> tupl
     return made, {"name": name, **resolved}
 
 
-def build_engine(table: Settings) -> tuple[Callable[..., Engine], Settings]:
+def build_engine(table: Settings) -> tuple[partial[Engine], Settings]:
     """Engines are checked now and started later: they may own processes."""
     name, rest = _name(table, "engine")
     values, resolved = arguments(engines[name], rest, "engine", ("problem", "federation", "wrappers"))

@@ -10,10 +10,14 @@ import piqp
 from scipy.optimize import minimize
 
 from polyfed.algorithms.task_models import TaskModels
+from polyfed.client import Client, State
 from polyfed.fleet import Door, Fleet
+from polyfed.messages import Request
 from polyfed.tasks.engine import Given, door
 from polyfed.tasks.examples import Examples, as_examples
 from polyfed.tasks.losses import find
+from polyfed.work import Arrays, work
+from polyfed.work.sdca import begin
 
 LOSSES = ["hinge", "smoothed-hinge", "logistic", "squared"]
 
@@ -56,11 +60,16 @@ def solve(
     return state, found
 
 
+@work("mocha-test-duals", reply={"beta": "n:float64"}, state=begin, measures=True)
+def duals(client: Client, request: Request, state: State) -> tuple[Arrays, State]:
+    return {"beta": state["beta"]}, state
+
+
 def alpha(engine: Given, fleet: Door, client: int) -> np.ndarray:
-    """A node's dual variables as of the last reply that the server used."""
-    slot = engine.memory._slots[client]
-    state = slot.pending if slot.pending is not None and fleet.folded.get(client) == slot.tick else slot.committed
-    return np.zeros(engine._nodes[client].n) if state is None else state["beta"].numpy()
+    """A node's dual variables, as it has them after the last reply that the server used."""
+    request = Request("mocha-test-duals", options={"n": int(engine.examples[client])})
+    (stack,) = fleet.ask([client], request)
+    return stack["beta"][0].numpy()
 
 
 def optimum(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyfed.deploy.app import To, client_app
+from polyfed.deploy.warm import IDLE, Warm
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
 
 def app(file: str) -> ClientApp:
     """The ClientApp of an app whose experiment lies beside `file`."""
-    sites = Sites(Path(file).parent)
+    folder = Path(file).parent
 
     def answer(context: Context, to: To, message: bytes) -> bytes:
-        return sites.answer(context.run_config, context.node_config, to, message)
+        run, node = context.run_config, context.node_config
+        if hasattr(socket, "AF_UNIX") and node.get("keep-warm", IDLE):
+            return Warm(folder, run, node).ask(to, message)
+        return Sites(folder).answer(run, node, to, message)
 
     return client_app(answer)
 
@@ -66,14 +72,15 @@ def open_sites(folder: Path, run: Mapping[str, Any], node: Mapping[str, Any]) ->
 
     torch.set_num_threads(1)
     name, settings = experiment(folder, run)
-    plan, _ = ex.plan(name, settings)
+    plan, resolved = ex.plan(name, settings)
     place = Client()
     with standing(place):
         plan.engine()
     home = Path(str(node.get("state", "~/.polyfed/clients"))).expanduser()
+    tables = [table["data"] for table in resolved.get("models", {"": resolved}).values()]
     sites = []
-    for i, part in enumerate(place.parts):
-        data = own_data(node, part.federation, part.problem.names, plan.seed)
-        memory = lambda run, name, model=i: DiskMemory.of(home, run, f"{name}.{model}")  # noqa: E731
+    for i, (part, shares) in enumerate(zip(place.parts, tables, strict=True)):
+        data = own_data(node, part.federation, part.problem.names, shares, plan.seed)
+        memory = partial(DiskMemory.of, home, model=i)
         sites.append(Site(who(node), part.problem, data, part.wrappers, memory))
     return sites

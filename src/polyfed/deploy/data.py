@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyfed.data import datasets
 from polyfed.data.build import split
 from polyfed.errors import BadInput
 from polyfed.federation import SPLITS, Federation, Rows
 from polyfed.keys import generator
-from polyfed.registry import imported
 
+Shares = Mapping[str, float]  # of its rows that a client keeps aside, for 'valid' and 'test'
 Parts = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]  # by split: x, and the targets by objective
 
 
@@ -28,15 +29,21 @@ def who(node: Mapping[str, Any]) -> str:
     raise BadInput('A node needs a name: --node-config \'name="clinic-a" data="rows.npz"\', or a partition-id.')
 
 
-def own_data(node: Mapping[str, Any], template: Federation, names: Sequence[str], seed: int) -> Federation:
-    """A federation of this one client; the template is the experiment's, whose types and splits it follows."""
+def own_data(
+    node: Mapping[str, Any], template: Federation, names: Sequence[str], shares: Shares, seed: int
+) -> Federation:
+    """A federation of this one client; the template is the experiment's, whose types it follows."""
     source = node.get("data")
     if source is None:
         return _part(node, template)
     if ":" in str(source) and not Path(str(source)).exists():
-        made = imported(str(source), "data")()
-        return made if isinstance(made, Federation) else _federation({"train": _pair(made)}, template, names, seed)
-    return _federation(_file(Path(str(source)), names), template, names, seed)
+        made = datasets[str(source)]()
+        if isinstance(made, Federation):
+            return made
+        parts: Parts = {"train": _pair(made)}
+    else:
+        parts = _file(Path(str(source)), names)
+    return replace(_federation(parts, template, names), **_rows(parts, shares, seed))
 
 
 def _part(node: Mapping[str, Any], template: Federation) -> Federation:
@@ -74,35 +81,31 @@ def _pair(made: Any) -> tuple[Tensor, dict[str, Tensor]]:
         raise BadInput(f"A node's data function returns (x, {{objective: target}}) or a Federation; {error}.") from error
 
 
-def _federation(parts: Parts, template: Federation, names: Sequence[str], seed: int) -> Federation:
-    held = parts["train"][1]
-    targets = {}
-    for name in template.targets:
-        like = template.targets[name]
-        rows = [t[name] if name in t else like.new_zeros((len(x), *like.shape[1:])) for x, t in parts.values()]
-        targets[name] = torch.cat([row.to(like.dtype) for row in rows])
+def _federation(parts: Parts, template: Federation, names: Sequence[str]) -> Federation:
+    """The parts' rows one after another; an objective without targets has blank ones and is not held."""
     x = torch.cat([x for x, _ in parts.values()])
     if x.shape[1:] != template.x.shape[1:]:
-        raise BadInput(f"The node's examples have the shape {tuple(x.shape[1:])}; "
-                       f"the experiment's {tuple(template.x.shape[1:])}.")  # fmt: skip
-    holds = {name: np.array([name in held]) for name in names}
-    made = replace(template.alone(0), x=x, targets=targets, holds=holds, **_rows(parts, template, seed))
-    return made
+        shapes = tuple(x.shape[1:]), tuple(template.x.shape[1:])
+        raise BadInput(f"The node's examples have the shape {shapes[0]}; the experiment's {shapes[1]}.")
+    targets = {name: torch.cat([_like(t, name, len(x), like) for x, t in parts.values()])
+               for name, like in template.targets.items()}  # fmt: skip
+    holds = {name: np.array([name in parts["train"][1]]) for name in names}
+    return replace(template.alone(0), x=x, targets=targets, train=Rows.of([np.arange(len(x))]), holds=holds)
 
 
-def _rows(parts: Parts, template: Federation, seed: int) -> dict[str, Rows | None]:
-    """The splits that came with the data; otherwise those that the experiment wants are cut from the training rows."""
+def _like(targets: Mapping[str, Tensor], name: str, n: int, like: Tensor) -> Tensor:
+    blank = like.new_zeros((n, *like.shape[1:]))
+    given = targets.get(name, blank)
+    if given.shape != blank.shape:
+        raise BadInput(f"The node's {name!r} should have the shape {tuple(blank.shape)}. Found {tuple(given.shape)}.")
+    return given.to(like.dtype)
+
+
+def _rows(parts: Parts, shares: Shares, seed: int) -> dict[str, Rows | None]:
+    """The splits that came with the data; those the experiment wants besides are cut from the training rows."""
     lengths = np.cumsum([0, *(len(x) for x, _ in parts.values())])
     places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(parts, lengths, lengths[1:], strict=False)}
-    shares = {s: 0.0 if s in places else template_share(template, s) for s in SPLITS[1:]}
-    if not any(shares.values()):
-        return {s: places.get(s) for s in SPLITS}
-    train, valid, test = split(places["train"], shares["valid"], shares["test"], generator(seed, "split"))
-    cut = {"train": train, "valid": valid if shares["valid"] else None, "test": test if shares["test"] else None}
-    return {s: places[s] if s in places and s != "train" else cut[s] for s in SPLITS}
-
-
-def template_share(template: Federation, split: str) -> float:
-    """The part of its rows that the experiment has a client keep aside."""
-    rows: Rows | None = getattr(template, split)
-    return 0.0 if rows is None else template.shares.get(split, 0.0)
+    wanted = {s: 0.0 if s in places else shares.get(s, 0.0) for s in SPLITS[1:]}
+    train, *aside = split(places["train"], wanted["valid"], wanted["test"], generator(seed, "split"))
+    cut = {s: rows for s, rows in zip(SPLITS[1:], aside, strict=True) if wanted[s]}
+    return {"train": train, **{s: places.get(s, cut.get(s)) for s in SPLITS[1:]}}

@@ -29,11 +29,12 @@ class DiskMemory(Memory):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @classmethod
-    def of(cls, home: Path, run: str, name: str) -> DiskMemory:
+    def of(cls, home: Path, run: str, name: str, model: int = 0) -> DiskMemory:
         """Keyed by the run's id and the client's name; the id comes from outside and must not lead anywhere else."""
         if not re.fullmatch(r"[0-9a-f]{32}", run):
             raise BadInput(f"A run's id is 32 hexadecimal digits. Found {run!r}.")
-        return cls(home / run / re.sub(r"[^\w.-]", "_", name))
+        safe = re.sub(r"[^\w-]", "_", name)
+        return cls(home / run / f"{safe}.{model}")
 
     # this round's arrays
 

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
     from flwr.serverapp import Grid
 
-POLL = 0.02  # seconds between looks for replies: Flower's own loop sleeps three
 WATCH = 1.0  # seconds between looks for nodes that came or went
+
+
+def pause(since: float) -> None:
+    """Between looks for replies, a twentieth of the time waited so far: Flower's own loop sleeps three seconds."""
+    time.sleep(min(max(0.05 * (time.monotonic() - since), 0.01), 0.25))
 
 
 class Letter(NamedTuple):
@@ -49,15 +53,15 @@ class Nodes:
     def gather(self, clients: int, wait: float, names: Iterable[str] | None = None) -> Roster:
         """Wait until so many clients, or those of these names, have said who they are."""
         wanted = None if names is None else set(names)
-        deadline = time.monotonic() + wait
+        begun = time.monotonic()
         while not (self.found.keys() >= wanted if wanted is not None else len(self.found) >= clients):
-            if time.monotonic() > deadline:
+            if time.monotonic() > begun + wait:
                 if wanted is not None and self.found:
                     break  # a run that goes on does so with those who are there
                 raise RunStopped(self._too_few(clients, wait))
             self.look()
             self.pull(())
-            time.sleep(POLL)
+            pause(begun)
         return Roster.gathered(self.found)
 
     def _too_few(self, clients: int, wait: float) -> str:

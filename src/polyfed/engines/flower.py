@@ -98,16 +98,16 @@ class _Exchange:
 
     def replies(self) -> Iterator[tuple[int, Reply]]:
         """Replies as they come, then an error for each that did not."""
-        from polyfed.deploy.nodes import POLL
+        from polyfed.deploy.nodes import pause
 
-        deadline = time.monotonic() + self.fleet.timeout
-        while self.awaited and time.monotonic() < deadline:
+        begun = time.monotonic()
+        while self.awaited and time.monotonic() < begun + self.fleet.timeout:
             self.nodes.look()
             self._send()
             yield from self._received()
             yield from self._gone()
             if self.awaited:
-                time.sleep(POLL)
+                pause(begun)
         for client in sorted(self.awaited):
             yield client, Reply(error=f"no reply within {self.fleet.timeout:g} s")
 

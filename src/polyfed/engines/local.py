@@ -39,6 +39,19 @@ class Local(Engine):
         # forked now, before a progress display or anything else has started a thread
         self._pool = Pool(self._bench, workers) if workers > 1 else None
 
+    @classmethod
+    def for_models(
+        cls, parts: Mapping[str, tuple[Problem, Federation]], wrappers: Wrappers, *, workers: int = 1
+    ) -> dict[str, Engine]:
+        """An engine for each of several models, all over the same processes."""
+        made = {name: cls(problem, federation, wrappers) for name, (problem, federation) in parts.items()}
+        if workers > 1:
+            benches = {name: engine._bench for name, engine in made.items()}
+            pool = Pool(lambda client, request, state: benches[request.model](client, request, state), workers)
+            for engine in made.values():
+                engine._pool, engine.overlaps = pool, True
+        return dict(made)
+
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         jobs = self._jobs(clients, request)
         for job, reply, state in self._done(jobs):

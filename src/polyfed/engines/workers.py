@@ -8,7 +8,7 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,16 @@ from polyfed.errors import BadInput, RunStopped
 from polyfed.messages import Reply, Request, decode, encode
 
 if TYPE_CHECKING:
-    from polyfed.engines.bench import Bench, Job
+    from polyfed.engines.bench import Job
+
+Work = Callable[[int, Request, State | None], tuple[Reply, State | None]]  # a bench, or one for each of several models
 
 AHEAD = 2  # jobs a worker holds: one to do, one to begin without waiting for us
 WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds what waits to be yielded in order
 
 
 class _Worker:
-    def __init__(self, context: Any, bench: Bench, earlier: list[Connection]) -> None:
+    def __init__(self, context: Any, bench: Work, earlier: list[Connection]) -> None:
         self.pipe, theirs = context.Pipe()
         # a worker closes its copies of our ends of the pipes: then our death is an end of file to all of them
         self.process = context.Process(target=_serve, args=(bench, theirs, [*earlier, self.pipe]), daemon=True)
@@ -71,7 +73,7 @@ class _Worker:
 class Pool:
     """An ordered map over jobs; several may be under way, from several threads or one inside the other."""
 
-    def __init__(self, bench: Bench, workers: int) -> None:
+    def __init__(self, bench: Work, workers: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise BadInput("engine.workers above 1 needs a system that can fork (Linux, macOS); use workers = 1.")
         context = multiprocessing.get_context("fork")
@@ -89,6 +91,10 @@ class Pool:
         begun: deque[tuple[int, Job]] = deque()
         try:
             while self._feed(waiting, begun) or begun:
+                if not begun:  # every worker is busy for somebody else
+                    with self._lock:
+                        self._collect()
+                    continue
                 number, job = begun[0]
                 reply, state = self._result(number)
                 begun.popleft()
@@ -138,7 +144,7 @@ class Pool:
                 worker.process.kill()
 
 
-def _serve(bench: Bench, pipe: Connection, others: list[Connection]) -> None:
+def _serve(bench: Work, pipe: Connection, others: list[Connection]) -> None:
     """A worker's life: until the pipe closes, do jobs. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -165,10 +171,11 @@ def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None]) -> None:
     inbox.put(None)
 
 
-def _answer(bench: Bench, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:
+def _answer(bench: Work, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:
     state, each = _taken(arrays, "state."), _taken(arrays, "each.")
     seed, round, exchange, folded = arrays.pop("when").tolist()
-    request = Request(head["work"], shared, each, head["options"], seed, round, exchange, torch.tensor(folded))
+    when = seed, round, exchange, torch.tensor(folded)
+    request = Request(head["work"], shared, each, head["options"], *when, head.get("model", ""))
     reply, new = bench(head["client"], request, state if head["state"] else None)
     kept = {f"state.{name}": a for name, a in (new or {}).items()}
     return encode({"error": reply.error, "state": new is not None}, {**reply.arrays, **kept})

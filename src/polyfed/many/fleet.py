@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from polyfed.algorithms.schedules import Groups, Schedule, split
+from polyfed.client import Wrappers
 from polyfed.federation import Federation
 from polyfed.fleet import Around, Door, Engine, Fleet, Ids, Stack, Sum
 from polyfed.keys import generator
@@ -22,6 +23,7 @@ from polyfed.messages import Request
 from polyfed.problem import Problem
 
 T = TypeVar("T")
+Names = tuple[str, ...]
 
 
 class Engines(Engine):
@@ -31,7 +33,7 @@ class Engines(Engine):
     generator for dropout, and clients in turns would only get into each other's way.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], names: tuple[str, ...]) -> None:
+    def __init__(self, engines: Mapping[str, Engine], names: Names) -> None:
         self.engines, self.names = dict(engines), names
         self.examples = np.sum([engine.examples for engine in engines.values()], axis=0)
         self.holds = np.concatenate([engine.holds for engine in engines.values()], 1)
@@ -41,17 +43,22 @@ class Engines(Engine):
         self._turn = contextlib.nullcontext() if self.overlaps else threading.Lock()
 
     @classmethod
-    def start(cls, engines: Mapping[str, Callable[[], Engine]], names: tuple[str, ...]) -> Engines:
-        """All of them, or none: those that were started are closed when a later one cannot be."""
-        started: dict[str, Engine] = {}
-        try:
-            for name, engine in engines.items():
-                started[name] = engine()
-        except BaseException:
-            for begun in started.values():
-                begun.close()
-            raise
-        return cls(started, names)
+    def start(
+        cls, engine: partial[Engine], parts: Mapping[str, tuple[Problem, Federation]], wrappers: Wrappers, names: Names
+    ) -> Engines:
+        """All of them, or none: those that were started are closed when a later one cannot be.
+
+        An engine that can serve several models with the same processes says how in `for_models`.
+        """
+        if hasattr(engine.func, "for_models"):
+            return cls(engine.func.for_models(parts, wrappers, **engine.keywords), names)
+        with contextlib.ExitStack() as started:
+            engines = {}
+            for name, (problem, federation) in parts.items():
+                engines[name] = engine(problem, federation, wrappers)
+                started.callback(engines[name].close)
+            started.pop_all()
+        return cls(engines, names)
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         with self._turn:

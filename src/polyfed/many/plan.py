@@ -78,11 +78,11 @@ class ManyPlan(Plan):
 
 
 def starter(
-    algorithm: MultiModel, federations: Mapping[str, Federation], engine: Callable[..., Engine], wrappers: Wrappers
+    algorithm: MultiModel, federations: Mapping[str, Federation], engine: partial[Engine], wrappers: Wrappers
 ) -> Callable[[], Engine]:
     """Starts an engine for each model."""
-    each = {m: partial(engine, problem, federations[m], wrappers) for m, (problem, _) in algorithm.models.items()}
-    return partial(Engines.start, each, algorithm.problem.names)
+    parts = {m: (problem, federations[m]) for m, (problem, _) in algorithm.models.items()}
+    return partial(Engines.start, engine, parts, wrappers, algorithm.problem.names)
 
 
 def check_models(algorithm: MultiModel, federations: Mapping[str, Federation], cohort: int) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polyfed.client import Memory, State
 from polyfed.fleet import Door, Engine, Ids, Stack
 from polyfed.keys import key
-from polyfed.messages import Reply, Request
+from polyfed.messages import Request
 from polyfed.problem import Objective, Problem
 from polyfed.tasks.examples import Examples
 from polyfed.work import works
@@ -52,9 +52,11 @@ class Given(Engine):
         sent = self.memory.recall(clients, request)
         rows = [replace(request.row(i), shared=shared) for i, shared in enumerate(sent)]
         states = [self.memory.settle(c, row) for c, row in zip(clients, rows, strict=True)]
-        for client, row, (arrays, state) in zip(clients, rows, self._map(clients, rows, states), strict=True):
+        done = list(self._map(clients, rows, states))
+        for client, row, (_, state) in zip(clients, rows, done, strict=True):
             self.memory.keep(client, row, state)
-            yield Stack.of(client, Reply(arrays))
+        if done:  # one stack for all: what is done per stack would cost more than the work
+            yield Stack(clients, {name: torch.stack([arrays[name] for arrays, _ in done]) for name in done[0][0]})
 
     def _map(self, clients: Ids, rows: list[Request], states: list[State | None]) -> Iterator[Any]:
         apply = map if self._pool is None else self._pool.map

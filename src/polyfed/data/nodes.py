@@ -1,0 +1,36 @@
+"""Data that only the clients have: what the experiment says of it, for a model to be made and replies to be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from polyfed.data import Dataset, datasets
+from polyfed.problem import Objective
+
+Whole = Annotated[int, Field(ge=1)]
+Kind = Annotated[int, Field(ge=2)] | Literal["binary", "squared"]
+
+
+@datasets("nodes")
+def nodes(
+    *,
+    clients: Whole,
+    shape: list[Whole],
+    objectives: Annotated[Mapping[str, Kind], Field(min_length=1)],
+    dtype: Literal["float32", "float64", "int64", "uint8"] = "float32",
+) -> Dataset:
+    """Each client's own file, on Flower only. shape: of an example; objectives: 'binary', 'squared', or classes."""
+    x = np.zeros((clients, *shape), dtype=dtype)  # a blank row for each client: enough for the shapes of everything
+    targets = {name: _blank(kind, clients) for name, kind in objectives.items()}
+    losses = {name: "cross-entropy" if isinstance(kind, int) else kind for name, kind in objectives.items()}
+    return Dataset(x, targets, tuple(Objective(name, loss) for name, loss in losses.items()))
+
+
+def _blank(kind: int | str, n: int) -> np.ndarray:
+    if isinstance(kind, int):
+        return np.full(n, kind - 1, dtype=np.int64)  # the last class, so that a model has an output for each
+    return np.zeros(n, dtype=np.int64 if kind == "binary" else np.float32)

@@ -1,0 +1,140 @@
+"""A client's work in a process that stays, so that torch and the data are loaded once and not for every message.
+
+Flower starts a fresh process for each message to a SuperNode. The first starts this one, which answers over a socket
+that only the same user can open; it ends when nothing was asked for a while, and when its SuperNode has ended.
+
+    python -m polyfed.deploy.warm SOCKET FOLDER SUPERNODE IDLE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+IDLE = 300.0  # seconds; node config `keep-warm`, 0 for never
+START = 60.0  # seconds that a process may take to be there
+_FRAME = struct.Struct("<Q")
+
+
+class Warm:
+    """The way to the process that stays, for one app on one node."""
+
+    def __init__(self, folder: Path, run: Mapping[str, Any], node: Mapping[str, Any]) -> None:
+        self.folder, self.idle = folder, float(node.get("keep-warm", IDLE))
+        self.head = json.dumps({"run": dict(run), "node": dict(node)}, sort_keys=True).encode()
+        self.supernode = os.getppid()  # the one that starts its messages' processes, and ends with it
+        of = f"{folder.resolve()} {self.supernode} ".encode() + self.head
+        self.path = _private() / f"{hashlib.sha256(of).hexdigest()[:24]}.sock"
+
+    def ask(self, to: tuple[Any, ...], message: bytes) -> bytes:
+        """Have a message answered; the process is started when it is not there."""
+        with self._connected() as line:
+            for frame in (self.head, json.dumps(to).encode(), message):
+                _send(line, frame)
+            return _receive(line)
+
+    def _connected(self) -> socket.socket:
+        line = _reach(self.path)
+        if line is not None:
+            return line
+        self.path.unlink(missing_ok=True)
+        command = [sys.executable, "-m", __name__, self.path, self.folder, self.supernode, self.idle]
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen([str(part) for part in command], stdin=quiet, stdout=quiet, stderr=quiet)
+        deadline = time.monotonic() + START
+        while (line := _reach(self.path)) is None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise OSError(f"the process that does this node's work did not start ({process.poll()})")
+            time.sleep(0.02)
+        return line
+
+
+def _private() -> Path:
+    """A folder that is this user's alone; short, as a socket's path must be."""
+    folder = Path(tempfile.gettempdir()) / f"polyfed-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise OSError(f"{folder} should belong to this user alone")
+    return folder
+
+
+def _reach(path: Path) -> socket.socket | None:
+    line = socket.socket(socket.AF_UNIX)
+    with contextlib.suppress(OSError):
+        line.connect(str(path))
+        return line
+    line.close()
+    return None
+
+
+def _send(line: socket.socket, data: bytes) -> None:
+    line.sendall(_FRAME.pack(len(data)))
+    line.sendall(data)
+
+
+def _receive(line: socket.socket) -> bytes:
+    (length,) = _FRAME.unpack(_exactly(line, _FRAME.size))
+    return _exactly(line, length)
+
+
+def _exactly(line: socket.socket, length: int) -> bytes:
+    parts, left = [], length
+    while left:
+        part = line.recv(min(left, 1 << 20))
+        if not part:
+            raise OSError("the process that does this node's work has ended")
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def serve(path: Path, folder: Path, supernode: int, idle: float) -> None:
+    """Answer until nobody asks any more."""
+    from polyfed.deploy.client import Sites
+
+    sites = Sites(folder)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        path.chmod(0o600)
+        door.listen()
+        door.settimeout(1.0)
+        last = time.monotonic()
+        while time.monotonic() - last < idle and _alive(supernode):
+            with contextlib.suppress(OSError):  # nobody came, or went before the answer
+                _answer(door, sites)
+                last = time.monotonic()
+    path.unlink(missing_ok=True)
+
+
+def _answer(door: socket.socket, sites: Any) -> None:
+    from polyfed.deploy.app import To
+
+    line, _ = door.accept()
+    with line:
+        line.settimeout(None)
+        head, to, message = json.loads(_receive(line)), To(*json.loads(_receive(line))), _receive(line)
+        _send(line, sites.answer(head["run"], head["node"], to, message))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

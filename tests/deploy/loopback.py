@@ -1,0 +1,134 @@
+"""A Flower deployment of the tests' own: processes on loopback, on free ports, stopped by their ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+NODES = 3
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Loopback:
+    """A SuperLink and SuperNodes; every process leads a group of its own, so that its children end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        self.env = {
+            **os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        }  # fmt: skip
+        (folder / "flwr").mkdir(parents=True, exist_ok=True)
+        self.configure("insecure = true")
+
+    def configure(self, security: str) -> None:
+        text = f'[superlink]\ndefault = "loop"\n[superlink.loop]\naddress = "127.0.0.1:{self.port}"\n{security}\n'
+        (self.folder / "flwr" / "config.toml").write_text(text)
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{name}.log").open("ab")
+        self.started[name] = subprocess.Popen(
+            command, env=self.env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+        )
+        log.close()
+        return self.started[name]
+
+    def superlink(self, *security: str) -> None:
+        self.start(
+            "superlink", "flower-superlink", *(security or ("--insecure",)), "--isolation", "subprocess",
+            "--disable-runtime-dependency-installation", "--host", "127.0.0.1", "--port", str(self.port),
+            "--database", str(self.folder / "state.db"),
+        )  # fmt: skip
+        scheme = "https" if security else "http"
+        self.until(lambda: answers(f"{scheme}://127.0.0.1:{self.port}/health", self.folder), 60, "the SuperLink")
+
+    def supernode(self, i: int, config: str, *security: str) -> subprocess.Popen[bytes]:
+        return self.start(
+            f"node-{i}", "flower-supernode", *(security or ("--insecure",)), "--superlink", f"127.0.0.1:{self.port}",
+            "--port", str(free_port()), "--node-config", config,
+        )  # fmt: skip
+
+    def flwr(self, *arguments: str, timeout: float = 120) -> str:
+        done = subprocess.run(
+            [str(BIN / "flwr"), *arguments], env=self.env, cwd=self.folder, capture_output=True, timeout=timeout
+        )
+        text = done.stdout.decode() + done.stderr.decode()
+        assert done.returncode == 0, text
+        return text
+
+    def run(self, app: Path, config: dict[str, Any]) -> None:
+        """Start a run of an app, and return at once."""
+        pairs = " ".join(f"{key}={toml(value)}" for key, value in config.items())
+        self.flwr("run", str(app), "loop", "-c", pairs)
+
+    def until(self, true: Any, seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}: not within {seconds} s\n{self.logs()}")
+            time.sleep(0.1)
+
+    def logs(self) -> str:
+        return "\n".join(f"== {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.folder.glob("*.log")))
+
+    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
+        """End a process that was started here, and its children."""
+        process = self.started.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        process.wait(timeout=20)
+
+    def children(self, name: str, containing: str) -> list[int]:
+        """Ids of the processes in a started process's group whose command line holds a text."""
+        group, found = self.started[name].pid, []
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ProcessLookupError):
+                if os.getpgid(int(path.name)) == group and containing in (path / "cmdline").read_text():
+                    found.append(int(path.name))
+        return found
+
+    def stop(self) -> None:
+        for name in list(self.started):
+            self.kill(name)
+
+
+def answers(url: str, folder: Path) -> bool:
+    import ssl
+
+    context = None
+    if url.startswith("https"):
+        context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    with contextlib.suppress(OSError):
+        with urllib.request.urlopen(url, timeout=2, context=context) as response:
+            return bool(response.status == 200)
+    return False
+
+
+def toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+@contextlib.contextmanager
+def loopback(folder: Path) -> Iterator[Loopback]:
+    made = Loopback(folder)
+    try:
+        yield made
+    finally:
+        made.stop()
