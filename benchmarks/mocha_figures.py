@@ -31,9 +31,9 @@ METHODS = {
 }  # fmt: skip
 TUNED: dict[str, list[dict[str, Any]]] = {
     "mocha": [{"steps": steps} for steps in (400, 4000, 20000)],
-    "cocoa": [{"theta": theta} for theta in (0.3, 0.7)],
-    "mb-sdca": [{"batch": 210, "beta": beta} for beta in (8, 64)],
-    "mb-sgd": [{"batch": 210, "lr": lr} for lr in (3e-4, 1e-4)],
+    "cocoa": [{"theta": theta} for theta in (0.5, 0.9)],
+    "mb-sdca": [{"batch": 210, "beta": beta} for beta in (1, 2)],
+    "mb-sgd": [{"batch": 210, "lr": lr} for lr in (1e-3, 3e-4)],
 }
 
 
@@ -78,7 +78,7 @@ def figure1(best: float) -> None:
 def figure2(best: float) -> None:
     for variability in ("high", "low"):
         for method in ("mocha", "cocoa", "mb-sdca", "mb-sgd"):
-            setting = {"steps": 210, "theta": 0.7, "batch": 210, "beta": 64, "lr": 1e-4}
+            setting = {"steps": 210, "theta": 0.9, "batch": 210, "beta": 2, "lr": 3e-4}
             filled = [change.format(**setting) for change in METHODS[method]]
             report(f"{variability} {method}", history("figure2", [*filled, f"faults.variability={variability}"]), best)
 

@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 class Loopback:
-    """A SuperLink and SuperNodes; every process leads a group of its own, so that its children end with it."""
+    """A SuperLink and SuperNodes, each with its own port, and what they started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
@@ -88,25 +88,35 @@ class Loopback:
     def logs(self) -> str:
         return "\n".join(f"== {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.folder.glob("*.log")))
 
-    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
-        """End a process that was started here, and its children."""
+    def kill(self, name: str) -> None:
+        """End a process that was started here, and all that it started, some of which lead groups of their own."""
         process = self.started.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
+        for pid in [process.pid, *descendants(process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait(timeout=20)
 
     def children(self, name: str, containing: str) -> list[int]:
-        """Ids of the processes in a started process's group whose command line holds a text."""
-        group, found = self.started[name].pid, []
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ProcessLookupError):
-                if os.getpgid(int(path.name)) == group and containing in (path / "cmdline").read_text():
-                    found.append(int(path.name))
-        return found
+        """Ids of the processes that a started process has started, whose command line holds a text."""
+        return [pid for pid in descendants(self.started[name].pid) if containing in _read(pid, "cmdline")]
 
     def stop(self) -> None:
         for name in list(self.started):
             self.kill(name)
+
+
+def descendants(pid: int) -> list[int]:
+    """Ids of all processes that this one has started, directly or not."""
+    parents = {int(p.name): _read(int(p.name), "stat").rpartition(")")[2].split() for p in Path("/proc").glob("[0-9]*")}
+    own = [child for child, fields in parents.items() if fields[1:2] == [str(pid)]]
+    return [*own, *(grandchild for child in own for grandchild in descendants(child))]
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def answers(url: str, folder: Path) -> bool:

@@ -176,7 +176,18 @@ def test_gain_refuses_what_cannot_be() -> None:
 # -- killed and resumed
 
 
-LONG = ["many-models", "--set", "models.digits.data.examples=300", "--set", "evaluate.every=15", "--rounds", "30"]
+SMALL = """
+rounds = 30
+cohort = 5
+[algorithm]
+name = "fedavg"
+[models.digits]
+data = { name = "two-digits", clients = 6, examples = 60 }
+algorithm = { name = "fedcmoo", local_steps = 2 }
+[models.quadratic]
+data = { name = "tridiagonal", users = 6, p = 1, partition = "natural" }
+model = { name = "point", dtype = "float64" }
+"""
 
 
 def wait_for(run: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
@@ -189,9 +200,10 @@ def wait_for(run: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def test_killed_and_resumed_are_the_same_models() -> None:
-    whole = json.loads(polyfed("run", *LONG, "--json", "--out", "whole").stdout)
+    Path("small.toml").write_text(SMALL)
+    whole = json.loads(polyfed("run", "small.toml", "--json", "--out", "whole").stdout)
     run, environment = Path("run"), {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "polyfed", "run", *LONG, "--out", "run", "--set", "engine.workers=2"]
+    command = [sys.executable, "-m", "polyfed", "run", "small.toml", "--out", "run", "--set", "engine.workers=2"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
     wait_for(run, 7, process)
     process.kill()

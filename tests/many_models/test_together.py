@@ -72,6 +72,15 @@ def test_same_seed_same_models_whatever_the_engine() -> None:
     assert three(schedule="mfa-rand").summary["model_sha256"] != one
 
 
+def test_more_models_than_workers_share_them() -> None:
+    def sha(workers: int) -> str:
+        many = MultiModel({f"m{j}": (small_problem(j), PLAIN) for j in range(6)}, "mfa-rand")
+        engine = {"name": "local", "workers": workers}
+        return str(train_many(many, small_federation(clients=12), rounds=15, engine=engine).summary["model_sha256"])
+
+    assert sha(2) == sha(1)
+
+
 def test_metrics_and_files_are_per_model_and_objective() -> None:
     result = three(out="here", evaluate={"clients": True, "stationarity": 2, "improved": True})
     lines = [json.loads(line) for line in Path("here/metrics.jsonl").read_text().splitlines()]

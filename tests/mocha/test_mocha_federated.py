@@ -121,6 +121,12 @@ def test_lost_replies_leave_no_dual_variables_behind(around: Callable[..., Any],
     assert min(line["answered"] for line in result.history) < M
 
 
+def test_a_small_cohort_is_enough() -> None:
+    """Nodes that are not drawn stand still; sigma' counts only those that are."""
+    method = Mocha(regulariser=Mean(lam1=0.2, lam2=0.2), loss="smoothed-hinge", epochs=5)
+    assert run(method, rounds=300, cohort=2, evaluate={"every": 100}).history[-1]["gap"] < 1e-6
+
+
 def test_resumed_is_the_same(tmp_path: Path) -> None:
     for engine in ("local", "wire"):
         whole = run(METHODS["mocha"], rounds=9, engine=engine, around=Faults(drop=0.3))

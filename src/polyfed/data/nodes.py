@@ -12,6 +12,7 @@ from polyfed.data import Dataset, datasets
 from polyfed.problem import Objective
 
 Whole = Annotated[int, Field(ge=1)]
+ROWS = 100  # that the server supposes each client to have: enough for any fraction kept aside
 Kind = Annotated[int, Field(ge=2)] | Literal["binary", "squared"]
 
 
@@ -24,8 +25,10 @@ def nodes(
     dtype: Literal["float32", "float64", "int64", "uint8"] = "float32",
 ) -> Dataset:
     """Each client's own file, on Flower only. shape: of an example; objectives: 'binary', 'squared', or classes."""
-    x = np.zeros((clients, *shape), dtype=dtype)  # a blank row for each client: enough for the shapes of everything
-    targets = {name: _blank(kind, clients) for name, kind in objectives.items()}
+    n = clients * ROWS
+    blank = np.zeros(shape, dtype=dtype)
+    x = np.lib.stride_tricks.as_strided(blank, (n, *shape), (0, *blank.strides))  # one example in memory
+    targets = {name: _blank(kind, n) for name, kind in objectives.items()}
     losses = {name: "cross-entropy" if isinstance(kind, int) else kind for name, kind in objectives.items()}
     return Dataset(x, targets, tuple(Objective(name, loss) for name, loss in losses.items()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 WATCH = 1.0  # seconds between looks for nodes that came or went
+AGAIN = 10.0  # seconds until a node that could not say who it is, is asked again
 
 
 def pause(since: float) -> None:
@@ -45,7 +47,7 @@ class Nodes:
         self.at: dict[str, int] = {}  # the node that last said a name
         self.found: dict[str, Description] = {}
         self.refused: dict[int, str] = {}  # nodes that cannot take part, and why
-        self._known: set[int] = set()
+        self._known: dict[int, float] = {}  # nodes that have been asked, and until when that is good for
         self._asked: dict[str, int] = {}  # questions on their way: message id -> node
         self._looked = 0.0
         self._lock = threading.RLock()
@@ -84,8 +86,8 @@ class Nodes:
             if time.monotonic() - self._looked < WATCH:
                 return
             self._looked, self.online = time.monotonic(), set(self.grid.get_node_ids())
-            new = sorted(self.online - self._known)
-            self._known |= self.online
+            new = sorted(node for node in self.online if self._known.get(node, 0.0) < self._looked)
+            self._known |= dict.fromkeys(new, math.inf)
             ids = self.push([Letter(node, To("", self.model, ASKED_WHO), {}) for node in new])
             self._asked |= dict(zip(ids, new, strict=True))
 
@@ -117,7 +119,9 @@ class Nodes:
             client = Description.of(reply.arrays, self.objectives)
         except BadInput as error:
             self.refused[node] = str(error).rstrip(".")
+            self._known[node] = time.monotonic() + AGAIN
             return
+        self.refused.pop(node, None)
         self.found[client.name], self.at[client.name] = client, node
 
 

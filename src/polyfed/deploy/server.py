@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,30 @@ def app(file: str) -> ServerApp:
 
     @made.main()
     def main(grid: Grid, context: Context) -> None:
-        federate(Path(file).parent, grid, context.run_config)
+        _aside(lambda: federate(Path(file).parent, grid, context.run_config))
 
     return made
+
+
+def _aside(work: Callable[[], object]) -> None:
+    """In a thread of its own: signals stay with Flower's main thread, and end this process when its SuperLink ended.
+
+    Nothing is lost with it: after every round there is a checkpoint.
+    """
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)
+    if failed:
+        raise failed[0]
 
 
 def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:

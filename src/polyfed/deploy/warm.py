@@ -1,7 +1,8 @@
 """A client's work in a process that stays, so that torch and the data are loaded once and not for every message.
 
 Flower starts a fresh process for each message to a SuperNode. The first starts this one, which answers over a socket
-that only the same user can open; it ends when nothing was asked for a while, and when its SuperNode has ended.
+that only the same user can open; it ends when nothing was asked for a while, when another app's takes its place, and
+when its SuperNode has ended.
 
     python -m polyfed.deploy.warm SOCKET FOLDER SUPERNODE IDLE
 """
@@ -35,10 +36,19 @@ class Warm:
         self.head = json.dumps({"run": dict(run), "node": dict(node)}, sort_keys=True).encode()
         self.supernode = os.getppid()  # the one that starts its messages' processes, and ends with it
         of = f"{folder.resolve()} {self.supernode} ".encode() + self.head
-        self.path = _private() / f"{hashlib.sha256(of).hexdigest()[:24]}.sock"
+        self.path = _private() / f"{self.supernode}-{hashlib.sha256(of).hexdigest()[:16]}.sock"
 
     def ask(self, to: tuple[Any, ...], message: bytes) -> bytes:
-        """Have a message answered; the process is started when it is not there."""
+        """Have a message answered, by a new process when there is none or when it ended over this message.
+
+        Asking twice does no harm: work starts from the state that the server used last, however often it is done.
+        """
+        try:
+            return self._asked(to, message)
+        except OSError:
+            return self._asked(to, message)
+
+    def _asked(self, to: tuple[Any, ...], message: bytes) -> bytes:
         with self._connected() as line:
             for frame in (self.head, json.dumps(to).encode(), message):
                 _send(line, frame)
@@ -49,15 +59,23 @@ class Warm:
         if line is not None:
             return line
         self.path.unlink(missing_ok=True)
-        command = [sys.executable, "-m", __name__, self.path, self.folder, self.supernode, self.idle]
-        quiet = subprocess.DEVNULL
-        process = subprocess.Popen([str(part) for part in command], stdin=quiet, stdout=quiet, stderr=quiet)
+        process = self._started()
         deadline = time.monotonic() + START
         while (line := _reach(self.path)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise OSError(f"the process that does this node's work did not start ({process.poll()})")
+                raise OSError(f"the process that does this node's work did not start; see {self._log}")
             time.sleep(0.02)
         return line
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", __name__, self.path, self.folder, self.supernode, self.idle]
+        with self._log.open("wb") as log:
+            words = [str(part) for part in command]
+            return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    @property
+    def _log(self) -> Path:
+        return self.path.with_suffix(".log")
 
 
 def _private() -> Path:
@@ -105,6 +123,7 @@ def serve(path: Path, folder: Path, supernode: int, idle: float) -> None:
     from polyfed.deploy.client import Sites
 
     sites = Sites(folder)
+    _replace(path, supernode)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
         path.chmod(0o600)
@@ -113,19 +132,34 @@ def serve(path: Path, folder: Path, supernode: int, idle: float) -> None:
         last = time.monotonic()
         while time.monotonic() - last < idle and _alive(supernode):
             with contextlib.suppress(OSError):  # nobody came, or went before the answer
-                _answer(door, sites)
+                if not _answer(door, sites):
+                    break
                 last = time.monotonic()
     path.unlink(missing_ok=True)
+    path.with_suffix(".log").unlink(missing_ok=True)
 
 
-def _answer(door: socket.socket, sites: Any) -> None:
+def _replace(path: Path, supernode: int) -> None:
+    """Have the processes of this node's earlier apps leave: an empty head asks for that."""
+    for other in path.parent.glob(f"{supernode}-*.sock"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(other))
+            _send(line, b"")
+
+
+def _answer(door: socket.socket, sites: Any) -> bool:
+    """Answer one message; false when this process should leave."""
     from polyfed.deploy.app import To
 
     line, _ = door.accept()
     with line:
         line.settimeout(None)
-        head, to, message = json.loads(_receive(line)), To(*json.loads(_receive(line))), _receive(line)
-        _send(line, sites.answer(head["run"], head["node"], to, message))
+        head = _receive(line)
+        if not head:
+            return False
+        configs, to, message = json.loads(head), To(*json.loads(_receive(line))), _receive(line)
+        _send(line, sites.answer(configs["run"], configs["node"], to, message))
+    return True
 
 
 def _alive(pid: int) -> bool:

@@ -129,7 +129,7 @@ class Pool:
 
     def _collect(self) -> None:
         pipes = {worker.pipe: worker for worker in self._workers if worker.busy}
-        for pipe in wait(list(pipes)):
+        for pipe in wait(list(pipes)) if pipes else ():  # somebody else may have collected meanwhile
             number, reply, state = pipes[pipe].receive()
             if number in self._unwanted:
                 self._unwanted.remove(number)

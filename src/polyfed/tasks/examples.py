@@ -56,8 +56,8 @@ class Examples:
     ) -> None:
         """Coordinate steps in place (see `kernels`)."""
         kernels = _kernels()
-        key = (key & (1 << 63) - 1) >> 1  # fits a signed 64-bit integer
-        rest = (self.y, self.norms, beta, u, float(s), float(c), loss.code, float(g), steps, key, live)
+        signed = key >> 1  # 63 bits fit the loops' integers
+        rest = (self.y, self.norms, beta, u, float(s), float(c), loss.code, float(g), steps, signed, live)
         if self._csr:
             kernels.sdca_sparse(*self._csr, *rest)
         else:

@@ -77,14 +77,13 @@ class Subproblem:
         terms = self.loss.value(z, y, self.g) + self.loss.conjugate(self.beta, y, self.g) + self.beta * z
         return float(self.c * terms.sum())
 
-    def until(self, theta: float) -> None:
-        """Passes over the rows until Definition 1's accuracy is surely reached.
+    def until(self, theta: float, first: float) -> None:
+        """Passes over the rows until Definition 1's accuracy is surely reached; first is G(0).
 
         With a = G(0) - G(dalpha) and the gap g >= G(dalpha) - G*, theta is at most g / (a + g).
         """
-        first, n = self.value(), len(self.start)
         for _ in range(PASSES):
-            self.improve(n)
+            self.improve(len(self.start))
             gap = max(self.gap(), 0.0)
             if gap <= theta * (first - self.value() + gap) or gap <= 1e-14 * max(abs(first), 1.0):
                 return
@@ -93,8 +92,8 @@ class Subproblem:
         """Definition 1, (G(dalpha) - G*) / (G(0) - G*), by going on to the end; nothing of that is kept."""
         best = Subproblem(self.rows, self.loss, self.g, self.w, self.s, self.c, self.start, self.key)
         first, reached = best.value(), self.value()
-        best.beta, best.u = self.beta.copy(), self.u.copy()
-        best.until(1e-9)
+        best.beta, best.u = self.beta.copy(), self.w + self.s * self.dv()
+        best.until(1e-6, first)
         least = min(best.value(), reached)
         return (reached - least) / (first - least) if first > least else 0.0
 
@@ -110,7 +109,7 @@ def sdca(client: Client, request: Request, state: State) -> tuple[Arrays, State]
     local = _subproblem(client, request, state)
     batch_scale, target = _number(options["batch_scale"]), _number(options["theta"])
     if target:
-        local.until(target)
+        local.until(target, local.value())
     elif batch_scale:
         local.improve(min(budget, len(local.start)), live=False)
         local.beta = local.start + batch_scale / max(local.steps, 1) * (local.beta - local.start)
@@ -131,8 +130,9 @@ def task_values(client: Client, request: Request, state: State) -> tuple[Arrays,
     """
     rows, loss, g = _rows(client, request), find(str(request.options["loss"])), _number(request.options["smoothing"])
     beta = state["beta"]
-    if mean := _averaged(state, request, request.round):
-        beta = mean["sum"] / mean["rounds"].clamp(min=1)
+    mean = _averaged(state, request, request.round)
+    if mean and mean["rounds"] > 0:
+        beta = mean["sum"] / mean["rounds"]
     z = rows.margins(_floats(request["w"]))
     values = {"loss": loss.value(z, rows.y, g), "conjugate": loss.conjugate(beta.numpy(), rows.y, g)}
     return {name: _tensor(float(request["c"]) * v.sum()) for name, v in values.items()}, state
