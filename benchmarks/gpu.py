@@ -137,7 +137,6 @@ def floors() -> None:
     b = torch.empty_like(a)
     ms = milliseconds(lambda t: b.copy_(a), 10)
     say(part="copy", terabytes_a_second=2 * a.numel() * 4 / ms / 1e9)
-    del a, b
     m = torch.randn(8192, 8192, device="cuda")
     for tf32 in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -173,8 +172,8 @@ def accuracy(rounds_: int = 100, compiled: bool = False) -> None:
             p = Problem(models["two-digit-net"](dataset), dataset.objectives)
             algorithm = algorithms[name](local_steps=10, batch_size=128, **settings)
             start = time.perf_counter()
-            result = train(p, f, algorithm, rounds=rounds_, cohort=10, seed=seed, engine={"name": "batched", "compile": compiled},
-                           evaluate={"every": 50})  # fmt: skip
+            engine = {"name": "batched", "compile": compiled}
+            result = train(p, f, algorithm, rounds=rounds_, cohort=10, seed=seed, engine=engine, evaluate={"every": 50})
             found = {k: 100 * v["accuracy"] for k, v in result.summary["objectives"].items()}
             extra = {k: v for k, v in settings.items() if k in ("exchanges", "ema")}
             say(part="multimnist", method=name, **extra, seed=seed, **found, took=time.perf_counter() - start)

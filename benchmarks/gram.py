@@ -1,7 +1,7 @@
 """Gram error against upload, for every compressor, on a ResNet-18 with 40 objectives and 10 non-iid clients.
 
-`POLYFED_DATA=... python benchmarks/gram.py [--device cuda]`. The images are MNIST's digits on three channels of 32x32; the
-40 binary objectives are the ten digits and the brightness of 30 cells against its median; a client has two digits.
+`POLYFED_DATA=... python benchmarks/gram.py [--device cuda]`. The images are MNIST's digits on three channels of 32x32;
+the 40 binary objectives are the ten digits and the brightness of 30 cells against its median; a client has two digits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLIENTS, BATCH, M = 10, 128, 40
 
 
 def examples() -> tuple[Tensor, Tensor, np.ndarray]:
-    mnist = datasets["mnist"](seed=0) if "seed" in datasets["mnist"].__annotations__ else datasets["mnist"]()
+    mnist = datasets["mnist"]()
     x = torch.from_numpy(np.array(mnist.x[:20_000])).float() / 255
     digits = np.asarray(next(iter(mnist.targets.values())))[:20_000].astype(int)
     cells = torch.nn.functional.adaptive_avg_pool2d(x, (5, 6)).reshape(len(x), -1)
@@ -87,10 +87,9 @@ def main() -> None:
         seconds = (time.perf_counter() - start) / CLIENTS
         w = min_norm(gram)
         longer = np.sqrt((w @ exact @ w) / (best @ exact @ best)) - 1
-        print(
-            f"{name + (f' {width}' if width else ''):14} {upload / (4 * d):>13.2%} {nrmse(exact, gram):>10.2%} {longer:>10.2%} {seconds:>8.3f}",
-            flush=True,
-        )
+        label = f"{name} {width}" if width else name
+        error = nrmse(exact, gram)
+        print(f"{label:14} {upload / (4 * d):>13.2%} {error:>10.2%} {longer:>10.2%} {seconds:>8.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -120,8 +120,8 @@ def overhead(M: int, workers: int, times: int, clients: int = 24) -> None:
     engines.close()
     next(iter(apart.values())).close()
     print(
-        f"M = {M:2}, {workers} worker{'s' * (workers > 1)}: {M} single-model rounds {1e3 * one:6.1f} ms, one of {M} models "
-        f"{1e3 * other:6.1f} ms, ratio {other / one:.3f} (at most 1.05)",
+        f"M = {M:2}, {workers} worker{'s' * (workers > 1)}: {M} single-model rounds {1e3 * one:6.1f} ms, "
+        f"one of {M} models {1e3 * other:6.1f} ms, ratio {other / one:.3f} (at most 1.05)",
         flush=True,
     )
 
@@ -161,8 +161,8 @@ def on_data(seeds: int) -> None:
     plans = {"synthetic-a": "1,2,4,8", "synthetic-b": "1,2,4,8", "attributes": "9", "mixed": "2"}
     for name, models in plans.items():
         print(name, flush=True)
-        command(str(ROOT / "experiments" / "many-models" / f"{name}.toml"), models=models, schedule=None, metric="accuracy",
-                target=None, seeds=seeds, set_=None, json_=False)  # fmt: skip
+        path = ROOT / "experiments" / "many-models" / f"{name}.toml"
+        command(str(path), models, None, "accuracy", None, seeds, None, False)
 
 
 # -- figures

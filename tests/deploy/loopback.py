@@ -125,9 +125,8 @@ def answers(url: str, folder: Path) -> bool:
     context = None
     if url.startswith("https"):
         context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    with contextlib.suppress(OSError):
-        with urllib.request.urlopen(url, timeout=2, context=context) as response:
-            return bool(response.status == 200)
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2, context=context) as response:
+        return bool(response.status == 200)
     return False
 
 

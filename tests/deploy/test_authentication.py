@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from loopback import Loopback, loopback
+
 from polyfed.deploy.init import init
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fleets  # noqa: F401 (registers the toys)
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
-import fleets  # noqa: F401 (registers the toys)
 from polyfed import Wrappers
 from polyfed.cli import app as cli
 from polyfed.deploy.client import Sites
@@ -70,7 +70,11 @@ def clinics() -> list[dict[str, Any]]:
     Path("experiment.toml").write_text(EXPERIMENT)
     names = ["clinic-c", "clinic-a", "clinic-b"]
     return [
-        {"name": name, "data": str(rows(i, Path(f"{name}.npz").absolute())), "state": str(Path(f"state-{i}").absolute())}
+        {
+            "name": name,
+            "data": str(rows(i, Path(f"{name}.npz").absolute())),
+            "state": str(Path(f"state-{i}").absolute()),
+        }
         for i, name in enumerate(names)
     ]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback import NODES, Loopback, loopback
 from safetensors.numpy import load_file
 
-from loopback import NODES, Loopback, loopback
 from polyfed import experiment as ex
 from polyfed.deploy.init import init
 from polyfed.run import execute
@@ -141,18 +141,27 @@ def test_a_superlink_that_was_restarted_knows_its_nodes(flower: Loopback) -> Non
     run.same_as_local()
 
 
-def test_a_killed_node_is_missing_and_comes_back(flower: Loopback) -> None:
-    run = Run(flower, DIGITS.format(rounds=4, more='name = "fedavg"'), timeout=25.0)
+def test_a_node_killed_in_a_round_is_missing_and_the_run_ends(flower: Loopback) -> None:
+    run = Run(flower, DIGITS.format(rounds=2, more='name = "fedavg"'), timeout=40.0)
     run.start()
     run.after_round(1)
     flower.kill("node-2")
-    run.after_round(2)
-    missing = run.lines()[1]["failures"]
-    assert [failure["client"] for failure in missing] == [2]
-    flower.supernode(2, node(flower, 2))
-    lines = run.end()
-    assert lines[-1]["failures"] == []
-    assert lines[-1]["cohort"] == [0, 1, 2]
+    try:
+        missing = run.end()[1]["failures"]
+    finally:
+        flower.supernode(2, node(flower, 2))
+    assert {failure["client"] for failure in missing} == {2}
+    assert "no reply within 40 s" in {failure["why"] for failure in missing}
+
+
+def test_a_node_restarted_in_a_round_is_the_same_client_with_its_memory(flower: Loopback) -> None:
+    run = Run(flower, TASKS.format(rounds=2), timeout=150.0)
+    run.start()
+    run.after_round(1)
+    flower.kill("node-1")
+    flower.supernode(1, node(flower, 1))
+    assert [line["failures"] for line in run.end()] == [[], []]
+    run.same_as_local()
 
 
 OTHERS = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from fleets import LOCAL, NEURAL, TASKS, trained
+
 from polyfed import FedAvg, Wrappers
 from polyfed.algorithms import State
 from polyfed.errors import BadInput, NobodyAnswered, RunStopped

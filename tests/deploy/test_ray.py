@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from fleets import LOCAL, NEURAL, TASKS, trained, weights
+
 from polyfed import Wrappers
 from polyfed.client import Client, Perform
 from polyfed.engines import engines

@@ -19,7 +19,6 @@ ASKED_WHO = -1  # the number of a client that has none yet: it is asked who it i
 LIMIT = 1 << 32
 
 
-
 class To(NamedTuple):
     """Whom a message is for: our run's id, the place of the model in the experiment, the client's number."""
 

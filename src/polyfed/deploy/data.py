@@ -49,7 +49,7 @@ def own_data(
 def _part(node: Mapping[str, Any], template: Federation) -> Federation:
     part = node.get("partition-id")
     if part is None:
-        raise BadInput("A node's configuration names its data, data=\"rows.npz\", or, for trials, a partition-id.")
+        raise BadInput('A node\'s configuration names its data, data="rows.npz", or, for trials, a partition-id.')
     if not 0 <= int(part) < len(template):
         raise BadInput(f"partition-id should be below data.clients, {len(template)}. Found {part}.")
     return template.alone(int(part))
@@ -78,7 +78,9 @@ def _pair(made: Any) -> tuple[Tensor, dict[str, Tensor]]:
         x, targets = made
         return torch.as_tensor(x), {name: torch.as_tensor(t) for name, t in targets.items()}
     except (TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"A node's data function returns (x, {{objective: target}}) or a Federation; {error}.") from error
+        raise BadInput(
+            f"A node's data function returns (x, {{objective: target}}) or a Federation; {error}."
+        ) from error
 
 
 def _federation(parts: Parts, template: Federation, names: Sequence[str]) -> Federation:

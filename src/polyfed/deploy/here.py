@@ -32,7 +32,9 @@ class Server:
     run: Path
     models: int = 0
 
-    def engine(self, problem: Problem, federation: Federation, wrappers: Wrappers, settings: Mapping[str, Any]) -> Engine:
+    def engine(
+        self, problem: Problem, federation: Federation, wrappers: Wrappers, settings: Mapping[str, Any]
+    ) -> Engine:
         from polyfed.engines.flower import OverGrid
 
         model, self.models = self.models, self.models + 1
@@ -58,7 +60,9 @@ class Client:
 
     parts: list[Noted] = field(default_factory=list)
 
-    def engine(self, problem: Problem, federation: Federation, wrappers: Wrappers, settings: Mapping[str, Any]) -> Engine:
+    def engine(
+        self, problem: Problem, federation: Federation, wrappers: Wrappers, settings: Mapping[str, Any]
+    ) -> Engine:
         self.parts.append(Noted(problem, federation, wrappers))
         return self.parts[-1]
 

@@ -19,7 +19,6 @@ from polyfed.messages import TICKS, Request, decode, encode
 from polyfed.rundir import KEEP, write
 
 
-
 class DiskMemory(Memory):
     """One client's memory of one run, in a directory."""
 

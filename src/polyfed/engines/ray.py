@@ -65,7 +65,7 @@ class Worker:
         return encode({"clients": answered, "failed": list(failed.items())}, total)
 
     def _replies(self, shared: Bytes, rows: Rows) -> Iterator[tuple[int, Request, Reply]]:
-        _, arrays = decode(memoryview(shared))
+        _, arrays = decode(shared.data)
         for client, row in rows:
             request = _request(arrays, row)
             request = replace(request, shared=self._memory.recall([client], request)[0])
