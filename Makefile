@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench soak clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -29,6 +29,9 @@ check: $(VENV)/.dev  ## lint, format, types
 
 bench: $(VENV)/.dev  ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/core.py
+
+soak: $(VENV)/.dev  ## every method on a real Flower deployment on loopback: about ten minutes
+	$(BIN)/python -m pytest tests/deploy -m "soak or not soak"
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, train
+from polyfed import experiment as ex
 from polyfed.algorithms import algorithms
 from polyfed.client import Client
 from polyfed.messages import Request
 from polyfed.problem import Batch
-from polyfed.run import Result
+from polyfed.run import Result, execute
+from polyfed.rundir import RunDirectory
 from polyfed.work import Arrays, work
 from small import small_federation, small_problem
 
@@ -61,6 +66,20 @@ def trained(name: str, settings: dict[str, Any], engine: Any, rounds: int = 3, *
         holds = {"left": [True, True, False, True, True, True]}
         problem, federation = small_problem(), small_federation(holds=holds)
     return train(problem, federation, algorithms[name](**settings), rounds=rounds, cohort=3, engine=engine, **more)
+
+
+MANY = {
+    "rounds": 3, "cohort": 4, "data": {"name": "two-digits", "clients": 6}, "model": {"name": "mlp", "hidden": [8]},
+    "algorithm": {"name": "fedavg", "local_steps": 2}, "schedule": {"name": "mfa-rr"}, "models": {"a": {}, "b": {}},
+    "evaluate": {"every": 3},
+}  # fmt: skip
+
+
+def many(engine: dict[str, Any], out: str) -> dict[str, Any]:
+    """MFA-RR: two models over one pool of clients; the weights in the model file."""
+    plan, resolved = ex.plan("many", {**copy.deepcopy(MANY), "engine": engine})
+    execute(plan, RunDirectory.create(Path(out), "many", resolved))
+    return dict(load_file(f"{out}/model.safetensors"))
 
 
 def weights(result: Result) -> Tensor:

@@ -1,4 +1,4 @@
-"""A client's side: its data, its memory on disk, the process that stays, and the app that `polyfed flower init` writes."""
+"""A client's side: its data, its memory on disk, the process that stays, and the app that `flower init` writes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_server_that_stopped_goes_on_at_the_same_model(clinics: list[dict[str,
 )
 def test_a_node_whose_data_is_not_there_is_named(clinics: list[dict[str, Any]], change: Any, why: str) -> None:
     clinics[1] = {key: value for key, value in {**clinics[1], **change}.items() if value is not None}
-    with pytest.raises(RunStopped, match="2 of 3 clients were there after 0.2 s") as error:
+    with pytest.raises(RunStopped, match=r"2 of 3 clients were there after 0\.2 s") as error:
         federate(Path.cwd(), Grid(fresh(config()), clinics), config(wait=0.2))
     assert why in str(error.value)
 
@@ -288,6 +288,12 @@ def test_init_writes_an_app_that_flower_takes(tmp_path: Path) -> None:
     ]  # fmt: skip
     again = CliRunner().invoke(cli, ["flower", "init", "my app", "--experiment", "mine.toml"])
     assert again.exit_code == 2
+
+
+def test_the_documents_experiment_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    Path("page.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    assert CliRunner().invoke(cli, ["flower", "init", "app", "--experiment", "page.toml"]).exit_code == 0
 
 
 def test_the_clients_app_imports_nothing_heavy(tmp_path: Path) -> None:

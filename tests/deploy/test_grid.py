@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fleets import LOCAL, NEURAL, TASKS, trained
+from fleets import LOCAL, NEURAL, TASKS, many, trained
 
 from polyfed import FedAvg, Wrappers
 from polyfed.algorithms import State
@@ -37,6 +37,11 @@ def test_the_same_model_as_local(name: str, settings: dict[str, Any]) -> None:
     assert grid.summary["failures"] == 0
     for count in ("bytes_up", "bytes_down"):
         assert local.summary[count] == grid.summary[count]
+
+
+def test_many_models_as_local() -> None:
+    local, grid = many({"name": "local"}, "local"), many({"name": "flower"}, "grid")
+    assert all(np.array_equal(local[name], grid[name]) for name in local)
 
 
 def sites() -> Callable[[Context, To, bytes], bytes]:
@@ -118,7 +123,7 @@ TAMPERED: dict[str, tuple[Callable[[bytes], Array], str]] = {
     "claim in the record": (lambda r: Array("uint8", (10**9,), "numpy.ndarray", npy_of(10**9)), "claims 1000000000"),
     "oversized": (lambda r: to_array(bytes(1 << 20)), "a message may have at most"),
     "not ours": (lambda r: to_array(b"hello world"), "starts with the mark"),
-    "not uint8": (lambda r: Array(np.zeros(4)), "one row of uint8"),
+    "not uint8": (lambda r: Array(np.zeros(4)), "one row of uint8; found"),
     "not an array": (lambda r: Array("uint8", (4,), "numpy.ndarray", b"\x80\x04junk"), "arrays travel as .npy"),
 }
 

@@ -1,13 +1,14 @@
-"""Engine `ray`: the same models as `local` to rounding, whatever the number of workers; sums that name who is in them."""
+"""Engine `ray`: the same models as `local` to rounding; sums that leave out and name what is not sound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from fleets import LOCAL, NEURAL, TASKS, trained, weights
+from fleets import LOCAL, NEURAL, TASKS, many, trained, weights
 
 from polyfed import Wrappers
 from polyfed.client import Client, Perform
@@ -37,6 +38,11 @@ def test_the_same_model_as_local(name: str, settings: dict[str, Any]) -> None:
     assert result.summary["failures"] == 0
     for count in ("bytes_up", "bytes_down"):
         assert local.summary[count] == result.summary[count]
+
+
+def test_many_models_as_local() -> None:
+    local, rays = many({"name": "local"}, "local"), many({"name": "ray", "workers": 2}, "rays")
+    assert all(np.allclose(local[name], rays[name], atol=1e-6) for name in local)
 
 
 def break_some(inner: Perform) -> Perform:

@@ -43,7 +43,8 @@ def own_data(
         parts: Parts = {"train": _pair(made)}
     else:
         parts = _file(Path(str(source)), names)
-    return replace(_federation(parts, template, names), **_rows(parts, shares, seed))
+    train, valid, test = _rows(parts, shares, seed)
+    return replace(_federation(parts, template, names), train=train, valid=valid, test=test)
 
 
 def _part(node: Mapping[str, Any], template: Federation) -> Federation:
@@ -103,11 +104,12 @@ def _like(targets: Mapping[str, Tensor], name: str, n: int, like: Tensor) -> Ten
     return given.to(like.dtype)
 
 
-def _rows(parts: Parts, shares: Shares, seed: int) -> dict[str, Rows | None]:
+def _rows(parts: Parts, shares: Shares, seed: int) -> tuple[Rows, Rows | None, Rows | None]:
     """The splits that came with the data; those the experiment wants besides are cut from the training rows."""
     lengths = np.cumsum([0, *(len(x) for x, _ in parts.values())])
     places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(parts, lengths, lengths[1:], strict=False)}
     wanted = {s: 0.0 if s in places else shares.get(s, 0.0) for s in SPLITS[1:]}
     train, *aside = split(places["train"], wanted["valid"], wanted["test"], generator(seed, "split"))
     cut = {s: rows for s, rows in zip(SPLITS[1:], aside, strict=True) if wanted[s]}
-    return {"train": train, **{s: places.get(s, cut.get(s)) for s in SPLITS[1:]}}
+    valid, test = (places.get(s, cut.get(s)) for s in SPLITS[1:])
+    return train, valid, test

@@ -49,7 +49,7 @@ from polyfed.deploy.server import app as server_app
 app = server_app(__file__)
 '''
 
-CLIENT = '''"""A client: opens its own data and does the work it is asked for. Nothing heavy is imported before it is needed."""
+CLIENT = '''"""A client: opens its own data and does the work that it is asked for."""
 
 from polyfed.deploy.client import app as client_app
 
@@ -66,7 +66,7 @@ Each SuperNode opens its own data, which its `--node-config` names:
 
 | node config | data |
 |---|---|
-| `name="clinic-a" data="/data/rows.npz"` | arrays `x` and one per objective; `valid_`, `test_` before a name: rows kept aside |
+| `name="clinic-a" data="/data/rows.npz"` | `x` and an array per objective; `test_x`, ...: rows kept aside |
 | `name="clinic-a" data="package.module:function"` | a function that returns `(x, {{objective: target}})` |
 | `partition-id=0` | for trials: a part of the experiment's own data |
 

@@ -9,6 +9,7 @@ one trusted party.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,6 +129,7 @@ class _Cluster:
 
 def _connect(ray: Any, address: str, workers: int) -> None:
     where = {"address": address} if address else {"num_cpus": workers or None, "include_dashboard": False}
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do, and warns of until it does
     try:
         ray.init(**where, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
@@ -142,7 +144,7 @@ cluster = _Cluster()
 class Ray(Engine):
     """A Ray cluster's workers (`address`: 'auto', 'host:port'), or this machine's; each looks after some clients."""
 
-    reduces = True
+    reduces = overlaps = True
 
     def __init__(
         self,
