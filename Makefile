@@ -9,10 +9,12 @@ export OMP_NUM_THREADS := 1
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing polyfed and what it needs into $(VENV): about a minute"
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core
+	@echo "installing what the tests need"
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -16,6 +17,12 @@ from typing import Any
 
 BIN = Path(sys.executable).parent
 NODES = 3
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the tests' own is killed, and cannot stop what it started any more."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -45,7 +52,13 @@ class Loopback:
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("ab")
         self.started[name] = subprocess.Popen(
-            command, env=self.env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            command,
+            env=self.env,
+            cwd=self.folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
         log.close()
         return self.started[name]
