@@ -14,7 +14,7 @@ from loopback import Loopback, loopback
 from polyfed.deploy.init import init
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.soak]  # minutes: not in every run yet
 
 from cryptography import x509  # noqa: E402
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402

@@ -21,7 +21,7 @@ from polyfed.run import execute
 from polyfed.rundir import RunDirectory
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
-pytestmark = pytest.mark.xdist_group("flower")
+pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.soak]  # minutes: not in every run yet
 
 DIGITS = """
 rounds = {rounds}
