@@ -111,6 +111,7 @@ def shuffle(case: Case, Xs: Arrays, ys: Arrays, seed: int, skew: bool) -> dict[s
         else:
             scores = fit(kind, case, X, y, seed).decision_function(X_test)
         found[kind] = judged(case, scores, y_test)
+        print(f"    shuffle {seed} {kind}: " + ", ".join(f"{k} {v:.2f}" for k, v in found[kind].items()), flush=True)
     return found
 
 
