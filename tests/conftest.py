@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(1)
+from small import SHARED
 
-SHARED = Path(__file__).parents[1].parent / "shared"
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

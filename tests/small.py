@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import nn
 
 from polyfed import Federation, Objective, Problem, Result
 from polyfed.models import Headed
+
+SHARED = Path(__file__).parents[1].parent / "shared"  # real data and known values, where they are beside the checkout
 
 
 def small_problem(seed: int = 0, objectives: int = 2, dtype: torch.dtype = torch.float32) -> Problem:

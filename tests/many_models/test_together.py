@@ -216,7 +216,7 @@ def toy_deposit(client: Client, request: Request, state: Mapping[str, Tensor]) -
     return {"saved": request["amount"]}, {"total": state["total"] + request["amount"]}
 
 
-@work("toy-total", reply={"total": ""}, state=lambda client: {"total": torch.zeros(())})
+@work("toy-total-of-models", reply={"total": ""}, state=lambda client: {"total": torch.zeros(())})
 def toy_total(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
     return {"total": state["total"]}, state
 
@@ -245,7 +245,7 @@ class Savings:
         return {**state, "books": books}, {"sum": float(books.sum())}
 
     def measure(self, state: State, fleet: Door) -> dict[str, Any]:
-        stacks = fleet.ask(range(6), Request("toy-total"))
+        stacks = fleet.ask(range(6), Request("toy-total-of-models"))
         totals = torch.cat([s["total"] for s in stacks])
         return {"agree": bool(torch.equal(totals, state["books"]))}
 

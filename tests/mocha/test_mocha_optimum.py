@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from mocha_cases import LOSSES, alpha, optimum, solve, tasks
 
-from conftest import SHARED
 from polyfed.algorithms.mocha import CoCoA, GlobalModel, LocalModels, MbSDCA, Mocha
 from polyfed.fleet import Door
 from polyfed.regularisers import Clustered, Fixed, Graphical, Independent, Mean, Probabilistic, Regulariser
@@ -17,6 +16,7 @@ from polyfed.simulate.faults import Faults
 from polyfed.tasks.engine import Given, door
 from polyfed.tasks.examples import as_examples
 from polyfed.tasks.losses import find
+from small import SHARED
 
 B = np.array([[2.0, -0.5, 0, 0.3], [-0.5, 1.5, 0.2, 0], [0, 0.2, 1, -0.4], [0.3, 0, -0.4, 1.2]])
 RULES: dict[str, Regulariser] = {
