@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,13 @@ def test_evaluation_by_asking_the_clients_is_the_same_measure() -> None:
     assert set(spread) == {"mean", "std", "worst", "worst_5", "worst_10"}
     assert spread["worst"] <= spread["mean"] <= 1
     assert result.history[0]["evaluation_bytes"] > 0
+    same = small_federation()
+    everybodys = replace(same, server=same.train.order)  # the server tests on the rows that the clients have
+    at_server = train(small_problem(), everybodys, FedAvg(), rounds=1).history[0]
+    by_asking = train(small_problem(), replace(same, server=None), FedAvg(), rounds=1).history[0]
+    for name in ("left", "right"):
+        assert by_asking["losses"][name] == pytest.approx(at_server["losses"][name], rel=1e-5)
+        assert by_asking["metrics"][name] == pytest.approx(at_server["metrics"][name], rel=1e-5)
 
 
 def test_evaluation_may_be_rare_but_the_last_round_has_it() -> None:
