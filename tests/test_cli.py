@@ -72,6 +72,23 @@ def test_built_in_experiments_run(name: str) -> None:
     assert done.exit_code == 0, done.stderr
 
 
+def test_two_experiments_may_each_have_a_file_of_the_same_name() -> None:
+    text = 'rounds = 1\ncohort = 2\n[data]\nclients = 10\nexamples = 100\n[model]\nname = "own:model"\n'
+    for width in (3, 5):
+        Path(f"{width}").mkdir()
+        Path(f"{width}/own.py").write_text(
+            "from torch import nn\ndef model():\n"
+            f"    return nn.Sequential(nn.Flatten(), nn.Linear(112, {width}), nn.Linear({width}, 20))\n"
+        )
+        Path(f"{width}/e.toml").write_text(text)
+    sizes = []
+    for folder in ("3", "5", "3"):
+        done = polyfed("run", f"{folder}/e.toml", "--json")
+        assert done.exit_code == 0, done.stderr
+        sizes.append(json.loads(done.stdout.splitlines()[-1])["bytes_down"])
+    assert sizes[0] == sizes[2] < sizes[1]
+
+
 def test_an_own_model_and_own_data_from_a_file_beside_the_experiment() -> None:
     Path("mine.py").write_text(
         "import numpy as np\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.resources
 import sys
 import tomllib
@@ -30,6 +31,7 @@ from polyfed.simulate.faults import Faults
 from polyfed.simulate.network import Network
 
 Whole = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+_reached: set[str] = set()  # folders of experiments read in this process
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -108,9 +110,18 @@ def folder(source: str) -> str:
 
 
 def reach(folder: str) -> None:
-    """Let an experiment name functions that lie in a folder."""
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
+    """Let an experiment name functions that lie in a folder, before those of experiments read earlier."""
+    if not folder:
+        return
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()  # the file may be younger than the last look into its folder
+    for own in Path(folder).glob("*.py"):  # two experiments may each have a `mine.py`
+        loaded = getattr(sys.modules.get(own.stem), "__file__", None)
+        if loaded and Path(loaded) != own and str(Path(loaded).parent) in _reached:
+            del sys.modules[own.stem]
+    _reached.add(folder)
 
 
 def rest_of(table: Any) -> Settings:
