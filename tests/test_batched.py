@@ -13,11 +13,13 @@ from torch import nn
 from polyfed import Federation, Objective, Problem, Wrappers, train
 from polyfed.algorithms import algorithms
 from polyfed.engines import engines
-from polyfed.engines.batched import resolve
+from polyfed.engines.bench import Bench
+from polyfed.engines.device import resolve
 from polyfed.errors import BadInput
 from polyfed.fleet import Door
 from polyfed.messages import Request
 from polyfed.simulate.attacks import Misreport
+from polyfed.work import works
 from small import small_federation, small_problem
 
 METHODS = [
@@ -142,3 +144,41 @@ def test_auto_is_local_where_there_is_no_gpu() -> None:
     assert type(engine).__name__ == "Local"
     with pytest.raises(BadInput, match="needs a GPU"):
         resolve("cuda")
+
+
+@pytest.mark.parametrize(("name", "settings"), METHODS)
+def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: dict[str, Any]) -> None:
+    """Torch's `meta` device refuses tensors of the host, as a GPU does, and needs none."""
+    engine = engines["local"](small_problem(), small_federation(), Wrappers())
+    there = Bench(small_problem(), small_federation(), Wrappers(), device=torch.device("meta"))
+    here, asked = engine._bench, []
+
+    def both(client: int, request: Request, state: Any) -> Any:
+        moved = there._moved(request)
+        arrays, _ = works[request.work](there._client(client, moved), moved, None)
+        assert {a.device.type for a in arrays.values() if isinstance(a, torch.Tensor)} == {"meta"}
+        asked.append(request.work)
+        return here(client, request, state)
+
+    engine._bench = both
+    door = Door(engine, small_problem(), seed=0, cohort=4)
+    door.begin(1)
+    algorithm = algorithms[name](**{"lr": 0.1, "local_steps": 2, "batch_size": 4, **settings})
+    algorithm.round(1, algorithm.init(small_problem()), door)
+    assert len(asked) >= 4
+
+
+def test_the_device_is_a_key_of_every_engine_of_this_machine() -> None:
+    results = [
+        train(
+            small_problem(),
+            small_federation(),
+            algorithms["fedavg"](),
+            rounds=1,
+            engine={"name": engine, "device": "cpu"},
+            out=engine,
+        )
+        for engine in ("local", "auto", "batched")
+    ]
+    assert torch.allclose(flat(results[0]), flat(results[1]))
+    assert torch.allclose(flat(results[0]), flat(results[2]), atol=1e-6)

@@ -62,8 +62,7 @@ def train(
     values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))
     start = partial(engines[name], problem, federation, wrappers or Wrappers(), **values)
     called = next((key for key in algorithms if algorithms[key] is type(algorithm)), type(algorithm).__name__)
-    fits(problem, federation)
-    algorithm.init(problem)  # refuses what cannot be, before anything is written
+    fits(problem, federation, algorithm)
     asked = dict(evaluate or {})
     checked: Evaluate = check(lambda: Evaluate(**asked), asked, "evaluate", Evaluate.model_fields)
     plan = Plan(

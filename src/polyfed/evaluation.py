@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.algorithms import State
+from polyfed.algorithms import Algorithm, State
 from polyfed.client import Wrappers
 from polyfed.engines.bench import Bench
 from polyfed.errors import BadInput, RunStopped, nearest
@@ -24,8 +24,12 @@ from polyfed.problem import Batch, Problem
 from polyfed.weights import min_norm
 
 
-def fits(problem: Problem, federation: Federation) -> None:
-    """Refuse a model that cannot take the data, or a loss of the wrong shape, before a run is begun."""
+def fits(problem: Problem, federation: Federation, algorithm: Algorithm | None = None) -> None:
+    """Refuse, before a run is begun: a model that cannot take the data, a loss of the wrong shape, an algorithm that
+    cannot work with the model, or with so many clients."""
+    if algorithm is not None:
+        algorithm.init(problem)
+        getattr(algorithm, "check", lambda clients: None)(len(federation))
     for name in federation.holds:
         if name not in problem.names:
             raise BadInput(f"'holds' names {name!r}, which is no objective here.{nearest(name, problem.names)}")

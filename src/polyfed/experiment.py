@@ -181,8 +181,7 @@ def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     problem, model_table = build_problem(top.model, dataset, top.seed)
     wrappers, attack_tables = build_attacks(top.attacks, len(federation))
     around, around_tables = build_around(top, len(federation))
-    algorithm.init(problem)
-    fits(problem, federation)
+    fits(problem, federation, algorithm)
     made = Plan(
         name, algorithm_table["name"], engine_table["name"], problem, federation, algorithm,
         partial(engine, problem, federation, wrappers),

@@ -265,3 +265,17 @@ def _engine() -> Any:
 def test_dropouts_have_their_probability() -> None:
     history = run(rounds=200, around=Faults(drop=[0.0, 0.2, 0.5, 0.9, 1.0]), evaluate={"every": 200}).history
     assert np.mean([line["answered"] for line in history]) == pytest.approx(1 + 0.8 + 0.5 + 0.1, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("algorithm.tasks=[0, 1]", "a task for each of the 24 clients. Found 2."),
+        ("algorithm.regulariser.clusters=25", "clusters should be at most the 24 tasks. Found 25."),
+    ],
+)
+def test_what_does_not_go_with_so_many_nodes_leaves_no_run(wrong: str, says: str) -> None:
+    done = CliRunner().invoke(app, ["run", "many-tasks", "--set", wrong, "--out", "nothing"])
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert not Path("nothing").exists()

@@ -59,6 +59,14 @@ class TaskModels:
             )
         return dict(problem.initial())
 
+    def check(self, clients: int) -> None:
+        """Refuse what does not go with so many nodes."""
+        if self.tasks is not None and len(self.tasks) != clients:
+            raise BadInput(
+                f"algorithm.tasks should name a task for each of the {clients} clients. Found {len(self.tasks)}."
+            )
+        self.rule.start(1 + int(self.task_of(range(clients)).max()))
+
     # what a task is
 
     def task_of(self, nodes: Sequence[int]) -> Index:
@@ -68,9 +76,6 @@ class TaskModels:
 
     def counts(self, fleet: Door) -> Index:
         """n_t: rows of each task."""
-        if self.tasks is not None and len(self.tasks) != len(fleet):
-            raise BadInput(f"algorithm.tasks should name a task for each of the {len(fleet)} clients. "
-                           f"Found {len(self.tasks)}.")  # fmt: skip
         return np.bincount(self.task_of(range(len(fleet))), weights=fleet.examples).astype(np.int64)
 
     def scales(self, nodes: Sequence[int], fleet: Door) -> Tensor:

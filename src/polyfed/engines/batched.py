@@ -7,138 +7,35 @@ masked. On a GPU a chunk's whole round is captured in one CUDA graph and replaye
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from polyfed import tensorkeys
 from polyfed.client import Memory, Wrappers
 from polyfed.engines import engines
 from polyfed.engines.bench import Bench
 from polyfed.engines.capture import Captured
+from polyfed.engines.device import Device, precision, resident, resolve
+from polyfed.engines.manyclients import ManyClients, Sizes
 from polyfed.engines.stacked import Stacked
 from polyfed.errors import BadInput
-from polyfed.federation import Federation, Rows
+from polyfed.federation import Federation
 from polyfed.fleet import Engine, Ids, Stack
 from polyfed.keys import common_key, key
 from polyfed.messages import Request
-from polyfed.problem import Batch, Problem
+from polyfed.problem import Problem
 from polyfed.work import works
 
-Carry = TypeVar("Carry")
-Sizes = dict[str, NDArray[np.int64]]  # rows of every client of a chunk, by split
 Program = Callable[..., dict[str, Tensor]]
-
-
-@dataclass
-class ManyClients:
-    """A `Client` under vmap: what is one client's is a tensor that stands for one row of all of theirs.
-
-    sizes are host numbers of the whole chunk, from which the shape of the program follows: the most rows a client has,
-    the fewest batches of a pass that has several, the most steps.
-    """
-
-    problem: Problem
-    federation: Federation
-    stacked: Stacked
-    id: Tensor
-    key: Tensor
-    common_key: Tensor
-    n: Tensor
-    holds: Tensor
-    place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows
-    sizes: Sizes
-
-    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        g, losses = self.stacked.grad(x, omega, self.holds, batch)
-        return g, losses, buffers
-
-    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        J, losses = self.stacked.jacobian(x, self.holds, batch)
-        return J, losses, buffers
-
-    def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
-        return self.stacked.measure(x, self.holds, batch)
-
-    def loop(
-        self,
-        step: Callable[[Carry, Batch, int], Carry],
-        carry: Carry,
-        *,
-        batch_size: int,
-        steps: int = 0,
-        epochs: int = 0,
-        split: str = "train",
-        shuffle: bool = True,
-    ) -> Carry:
-        lengths = self.sizes[split]
-        size = min(batch_size or int(lengths.max()), int(lengths.max()))
-        passes = -(-lengths // size)  # batches a pass, of each client
-        total = steps or int((epochs * passes).max())
-        order = self._order(split, passes, total, size, shuffle)
-        for i in range(total):
-            batch = self._augmented(self._take(order, split, i, size, passes), i, split, shuffle)
-            new = step(carry, batch, i)
-            carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
-        return carry
-
-    def _passes(self, split: str, size: int) -> Tensor:
-        return (self.place[split][1] + size - 1) // size
-
-    def _order(self, split: str, passes: NDArray[np.int64], total: int, size: int, shuffle: bool) -> Tensor:
-        """Positions among the client's rows, pass by pass (passes, rows); of one batch the order does not matter."""
-        most = int(self.sizes[split].max())
-        plain = torch.arange(most, device=self.key.device)
-        several = passes[passes > 1]
-        if not shuffle or not len(several):
-            return plain.unsqueeze(0)
-        length = self.place[split][1]
-        many = -(-total // int(several.min()))
-        shuffled = [self._permutation(epoch, most, length) for epoch in range(many)]
-        return torch.where(self._passes(split, size) > 1, torch.stack(shuffled), plain)
-
-    def _permutation(self, epoch: int, most: int, length: Tensor) -> Tensor:
-        """`keys.permutation` of the first `length` positions; the padding sorts to the end."""
-        z = tensorkeys.shift(tensorkeys.bits(tensorkeys.key(self.key, "batch", epoch), most), 1)
-        beyond = torch.arange(most, device=z.device) >= length
-        return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
-
-    def _take(self, order: Tensor, split: str, i: int, size: int, passes: NDArray[np.int64]) -> Batch:
-        start, length = self.place[split]
-        in_pass = self._passes(split, size)
-        place = (i % in_pass) * size + torch.arange(size, device=start.device)
-        epoch = (i // in_pass).clamp(max=len(order) - 1)
-        position = order.reshape(-1)[epoch * order.shape[1] + place.clamp(max=order.shape[1] - 1)]
-        rows: Rows = getattr(self.federation, split)
-        row = torch.as_tensor(rows.order)[(start + torch.minimum(position, length - 1)) % len(rows.order)]
-        mask = (place < length).to(self.problem.dtype)
-        return self._gather(row, mask)
-
-    def _gather(self, rows: Tensor, mask: Tensor) -> Batch:
-        f = self.federation
-        x = f.x[rows]
-        return Batch(f.prepare(x) if f.prepare else x, {name: t[rows] for name, t in f.targets.items()}, mask)
-
-    def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool) -> Batch:
-        if self.federation.augment is None or split != "train" or not shuffle:
-            return batch
-        return batch._replace(x=self.federation.augment(batch.x, tensorkeys.key(self.key, "augment", i)))
-
-    def _while(self, active: Tensor, new: Carry, old: Carry) -> Carry:
-        """A client whose passes are over keeps what it has."""
-        kept: Carry = pytree.tree_map(lambda a, b: torch.where(active, a, b), new, old)
-        return kept
 
 
 @engines("batched")
@@ -151,7 +48,7 @@ class Batched(Engine):
         federation: Federation,
         wrappers: Wrappers,
         *,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: Device = "auto",
         chunk: Annotated[int, Field(ge=0)] = 0,
         tf32: bool = False,
         compile: bool = True,
@@ -163,7 +60,7 @@ class Batched(Engine):
         self.device = resolve(device)
         self._fast = self.device.type == "cuda"
         self._problem, self._federation, self._wrappers = problem, federation, wrappers
-        self._there = resident(federation, self.device)
+        self._there = resident(self.device, federation)
         self._stacked = Stacked(problem, self.device, compile and self._fast)
         self._stacked.names = tuple(federation.targets)
         self._graph, self._tf32 = graph and self._fast, tf32
@@ -220,7 +117,7 @@ class Batched(Engine):
 
     def _loop(self, clients: list[int], places: list[int], request: Request) -> Iterator[Stack]:
         if self._bench is None:
-            self._bench = Bench(self._problem, self._federation, self._wrappers)
+            self._bench = Bench(self._problem, self._federation, self._wrappers, device=self.device)
         for client, place in zip(clients, places, strict=True):
             row = request.row(place)
             state = self.memory.settle(client, row)
@@ -288,29 +185,6 @@ class Batched(Engine):
         self.memory.load(tree)
 
 
-def resolve(device: str) -> torch.device:
-    """A device by name; 'auto' is the GPU where there is one."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BadInput("engine.device = 'cuda' needs a GPU that torch can see; there is none. Use 'auto' or 'cpu'.")
-    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def resident(federation: Federation, device: torch.device) -> Federation:
-    """All arrays on the device, row orders included."""
-
-    def moved(rows: Rows | None) -> Any:
-        return None if rows is None else replace(rows, order=torch.as_tensor(rows.order, device=device))  # type: ignore[arg-type]
-
-    there = copy.copy(federation)  # not `replace`: its checks read rows as arrays
-    for name, value in {
-        "x": federation.x.to(device),
-        "targets": {n: t.to(device) for n, t in federation.targets.items()},
-        **{s: moved(getattr(federation, s)) for s in ("train", "valid", "test")},
-    }.items():
-        object.__setattr__(there, name, value)
-    return there
-
-
 def unfit(problem: Problem, wrappers: Wrappers) -> str:
     """Why clients cannot be run together, or nothing."""
     if problem.buffers:
@@ -324,27 +198,16 @@ def _run(request: Request, sizes: Sizes, program: Program, arguments: Any) -> di
     return program(*arguments)
 
 
-@contextmanager
-def precision(tf32: bool) -> Iterator[None]:
-    """TF32 products inside, if asked for."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
 @engines("auto")
 def auto(
     problem: Problem,
     federation: Federation,
     wrappers: Wrappers,
     *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
+    device: Device = "auto",
     workers: Annotated[int, Field(ge=1)] = 1,
 ) -> Engine:
     """`batched` where there is a GPU and the model allows it, else `local`."""
     if resolve(device).type == "cuda" and not unfit(problem, wrappers):
         return Batched(problem, federation, wrappers, device=device)
-    return engines["local"](problem, federation, wrappers, workers=workers)
+    return engines["local"](problem, federation, wrappers, workers=workers, device=device)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from polyfed.client import State, Wrappers
+from polyfed.engines.device import HOST, arrays_on
 from polyfed.errors import BadInput
 from polyfed.federation import Federation, Index
 from polyfed.keys import common_key, key, permutation
@@ -23,11 +24,11 @@ Carry = TypeVar("Carry")
 class Autograd:
     """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, device: torch.device) -> None:
         self.problem = problem
-        self.model = copy.deepcopy(problem.model)
+        self.model = copy.deepcopy(problem.model).to(device)
         start = problem.initial()
-        self._x, self._buffers = start["x"], start["buffers"]
+        self._x, self._buffers = start["x"].to(device), start["buffers"].to(device)
         self._params = self._alias(problem.split(self._x))
         self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
         others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
@@ -69,7 +70,8 @@ class Autograd:
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
-        held = [k for k, hold in enumerate(holds) if hold and omega[k]]
+        some = omega if x.device == HOST else holds  # asking a GPU for a number would stall it
+        held = [k for k, hold in enumerate(holds) if hold and some[k]]
         if not held:
             return torch.zeros_like(x), torch.stack(losses).detach(), self._after(buffers)
         pieces = torch.autograd.grad(
@@ -94,7 +96,7 @@ class Autograd:
     @torch.no_grad()
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> Tensor:
         outputs = self.outputs(x, buffers, batch, train=False)
-        zero = torch.zeros((), dtype=self.problem.dtype)
+        zero = torch.zeros((), dtype=self.problem.dtype, device=x.device)
         return torch.stack(
             [
                 batch.total(self.problem.value(k, name, outputs, batch)) if held else zero
@@ -125,26 +127,25 @@ class LoopClient:
     common_key: int
     n: int
     holds: Tensor
+    held: list[bool]  # the same, for the host
     problem: Problem
     federation: Federation
+    there: Federation  # the same with its arrays on the device
     place: int
     autograd: Autograd
-
-    def __post_init__(self) -> None:
-        self._held = [bool(h) for h in self.holds]
-        self.scratch: dict[str, Any] = {}
+    scratch: dict[str, Any] = field(default_factory=dict)
 
     def data(self, split: str = "train") -> Batch:
         return self.federation.take(torch.from_numpy(self.federation.rows(split, self.place)))
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.autograd.grad(x, buffers, batch, omega, self._held)
+        return self.autograd.grad(x, buffers, batch, omega, self.held)
 
     def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.autograd.jacobian(x, buffers, batch, self._held)
+        return self.autograd.jacobian(x, buffers, batch, self.held)
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
-        return self.autograd.measure(x, buffers, batch, self._held)
+        return self.autograd.measure(x, buffers, batch, self.held)
 
     def loop(
         self,
@@ -163,7 +164,7 @@ class LoopClient:
         per_epoch = -(-len(rows) // (batch_size or len(rows)))
         augment = self.federation.augment if shuffle and split == "train" else None  # never when measuring
         for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle)):
-            batch = self.federation.take(torch.from_numpy(index))
+            batch = self.there.take(torch.from_numpy(index))
             if augment is not None:
                 batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i)))
             carry = step(carry, batch, i)
@@ -189,16 +190,30 @@ class Job(NamedTuple):
 
 
 class Bench:
-    """Does one client's work: finds its data, keys its randomness, and turns whatever goes wrong into a reply."""
+    """Does one client's work: finds its data, keys its randomness, and turns whatever goes wrong into a reply.
 
-    def __init__(self, problem: Problem, federation: Federation, wrappers: Wrappers, *, offset: int = 0) -> None:
-        self.problem, self.federation, self.offset = problem, federation, offset
-        self.autograd = Autograd(problem)
+    What comes in and goes out is on the host; the work itself is done on the device.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        wrappers: Wrappers,
+        *,
+        offset: int = 0,
+        device: torch.device = HOST,
+    ) -> None:
+        self.problem, self.federation, self.offset, self.device = problem, federation, offset, device
+        self._there = arrays_on(device, federation)
+        self.autograd = Autograd(problem, device)
         self.perform = wrappers.wrap()
         self._holds = federation.matrix(problem.names)
 
     def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
         try:
+            if self.device != HOST:
+                request, state = self._moved(request), state and self._on_device(state)
             arrays, state = self.perform(self._client(client, request), request, state)
             return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
@@ -209,7 +224,13 @@ class Bench:
         tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=self.problem.dtype)
         if tensor.dtype not in DTYPES.values():
             raise TypeError(f"{name!r} is {tensor.dtype}; replies and states hold {', '.join(DTYPES)}")
-        return tensor
+        return tensor.to(HOST)
+
+    def _on_device(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: a.to(self.device) for name, a in arrays.items()}
+
+    def _moved(self, request: Request) -> Request:
+        return replace(request, shared=self._on_device(request.shared), each=self._on_device(request.each))
 
     def _kept(self, state: State | None) -> State | None:
         return None if state is None else {name: self._fit(name, v) for name, v in state.items()}
@@ -219,10 +240,14 @@ class Bench:
         self.autograd.reset()
         of = key(request.seed, request.round, client)
         torch.default_generator.manual_seed(of >> 1)  # for dropout
-        holds = torch.tensor(self._holds[place], dtype=self.problem.dtype)
+        if self.device != HOST:
+            torch.cuda.manual_seed(of >> 1)
+        holds = torch.tensor(self._holds[place], dtype=self.problem.dtype, device=self.device)
         n = int(self.federation.examples[place])
         common = common_key(request.seed, request.round)
-        return LoopClient(client, of, common, n, holds, self.problem, self.federation, place, self.autograd)
+        data = self.federation, self._there
+        held = [bool(h) for h in self._holds[place]]
+        return LoopClient(client, of, common, n, holds, held, self.problem, *data, place, self.autograd)
 
 
 def _remedy(error: Exception) -> str:

@@ -12,7 +12,9 @@ from pydantic import Field
 from polyfed.client import Memory, State, Wrappers
 from polyfed.engines import engines
 from polyfed.engines.bench import Bench, Job
+from polyfed.engines.device import Device, resolve
 from polyfed.engines.workers import Pool
+from polyfed.errors import BadInput
 from polyfed.federation import Federation
 from polyfed.fleet import Engine, Ids, Stack
 from polyfed.messages import Reply, Request
@@ -21,7 +23,7 @@ from polyfed.problem import Problem
 
 @engines("local")
 class Local(Engine):
-    """A loop over the cohort in this process, or `workers` processes over shared data."""
+    """A loop over the cohort in this process, on the CPU or a GPU, or `workers` processes over shared data."""
 
     def __init__(
         self,
@@ -30,21 +32,30 @@ class Local(Engine):
         wrappers: Wrappers,
         *,
         workers: Annotated[int, Field(ge=1)] = 1,
+        device: Device = "cpu",
     ) -> None:
+        where = resolve(device)
+        if workers > 1 and where.type != "cpu":
+            raise BadInput(f"engine.workers are processes on the CPU. Found workers = {workers} with a GPU: use one.")
         self.names, self.examples = problem.names, federation.examples
         self.holds = federation.matrix(problem.names)
         self.memory = Memory()
-        self._bench = Bench(problem, federation, wrappers)
+        self._bench = Bench(problem, federation, wrappers, device=where)
         self._lock = threading.Lock()  # the bench has one module: one client at a time
         # forked now, before a progress display or anything else has started a thread
         self._pool = Pool(self._bench, workers) if workers > 1 else None
 
     @classmethod
     def for_models(
-        cls, parts: Mapping[str, tuple[Problem, Federation]], wrappers: Wrappers, *, workers: int = 1
+        cls,
+        parts: Mapping[str, tuple[Problem, Federation]],
+        wrappers: Wrappers,
+        *,
+        workers: int = 1,
+        device: Device = "cpu",
     ) -> dict[str, Engine]:
         """An engine for each of several models, all over the same processes."""
-        made = {name: cls(problem, federation, wrappers) for name, (problem, federation) in parts.items()}
+        made = {m: cls(problem, federation, wrappers, device=device) for m, (problem, federation) in parts.items()}
         if workers > 1:
             benches = {name: engine._bench for name, engine in made.items()}
             pool = Pool(lambda client, request, state: benches[request.model](client, request, state), workers)

@@ -90,6 +90,5 @@ def check_models(algorithm: MultiModel, federations: Mapping[str, Federation], c
     if set(federations) != set(algorithm.models):
         raise BadInput(f"Each model needs a federation. Found {sorted(federations)} for {sorted(algorithm.models)}.")
     check_cohort(len(federations), cohort, pool_size(federations))
-    for name, (problem, _) in algorithm.models.items():
-        fits(problem, federations[name])
-    algorithm.init(algorithm.problem)
+    for name, (problem, method) in algorithm.models.items():
+        fits(problem, federations[name], method)

@@ -1,0 +1,54 @@
+"""Where tensors live: the device by name, data resident on it, and how exact its products are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from polyfed.errors import BadInput
+from polyfed.federation import Federation, Rows
+
+Device = Literal["auto", "cpu", "cuda"]
+HOST = torch.device("cpu")
+
+
+def resolve(device: str) -> torch.device:
+    """A device by name; 'auto' is the GPU where there is one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BadInput("engine.device = 'cuda' needs a GPU that torch can see; there is none. Use 'auto' or 'cpu'.")
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def arrays_on(device: torch.device, federation: Federation) -> Federation:
+    """The same federation with its arrays on the device; who owns which row stays with the host."""
+    if device == HOST:
+        return federation
+    targets = {name: t.to(device) for name, t in federation.targets.items()}
+    return replace(federation, x=federation.x.to(device), targets=targets)
+
+
+def resident(device: torch.device, federation: Federation) -> Federation:
+    """Row orders on the device, too: a program may draw its batches without the host."""
+    there = copy.copy(arrays_on(device, federation))  # not `replace`: its checks read rows as arrays
+    for split in ("train", "valid", "test"):
+        rows: Rows | None = getattr(federation, split)
+        if rows is not None:
+            order: Any = torch.as_tensor(rows.order, device=device)
+            object.__setattr__(there, split, replace(rows, order=order))
+    return there
+
+
+@contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """TF32 products inside, if asked for."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

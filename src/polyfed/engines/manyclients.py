@@ -1,0 +1,121 @@
+"""A `Client` that stands for all clients of a chunk at once, under vmap: their batches, keys and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from polyfed import tensorkeys
+from polyfed.engines.stacked import Stacked
+from polyfed.federation import Federation, Rows
+from polyfed.problem import Batch, Problem
+
+Carry = TypeVar("Carry")
+Sizes = dict[str, NDArray[np.int64]]  # rows of every client of a chunk, by split
+
+
+@dataclass
+class ManyClients:
+    """A `Client` under vmap: what is one client's is a tensor that stands for one row of all of theirs.
+
+    sizes are host numbers of the whole chunk, from which the shape of the program follows: the most rows a client has,
+    the fewest batches of a pass that has several, the most steps.
+    """
+
+    problem: Problem
+    federation: Federation
+    stacked: Stacked
+    id: Tensor
+    key: Tensor
+    common_key: Tensor
+    n: Tensor
+    holds: Tensor
+    place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows
+    sizes: Sizes
+
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        g, losses = self.stacked.grad(x, omega, self.holds, batch)
+        return g, losses, buffers
+
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        J, losses = self.stacked.jacobian(x, self.holds, batch)
+        return J, losses, buffers
+
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
+        return self.stacked.measure(x, self.holds, batch)
+
+    def loop(
+        self,
+        step: Callable[[Carry, Batch, int], Carry],
+        carry: Carry,
+        *,
+        batch_size: int,
+        steps: int = 0,
+        epochs: int = 0,
+        split: str = "train",
+        shuffle: bool = True,
+    ) -> Carry:
+        lengths = self.sizes[split]
+        size = min(batch_size or int(lengths.max()), int(lengths.max()))
+        passes = -(-lengths // size)  # batches a pass, of each client
+        total = steps or int((epochs * passes).max())
+        order = self._order(split, passes, total, size, shuffle)
+        for i in range(total):
+            batch = self._augmented(self._take(order, split, i, size, passes), i, split, shuffle)
+            new = step(carry, batch, i)
+            carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
+        return carry
+
+    def _passes(self, split: str, size: int) -> Tensor:
+        return (self.place[split][1] + size - 1) // size
+
+    def _order(self, split: str, passes: NDArray[np.int64], total: int, size: int, shuffle: bool) -> Tensor:
+        """Positions among the client's rows, pass by pass (passes, rows); of one batch the order does not matter."""
+        most = int(self.sizes[split].max())
+        plain = torch.arange(most, device=self.key.device)
+        several = passes[passes > 1]
+        if not shuffle or not len(several):
+            return plain.unsqueeze(0)
+        length = self.place[split][1]
+        many = -(-total // int(several.min()))
+        shuffled = [self._permutation(epoch, most, length) for epoch in range(many)]
+        return torch.where(self._passes(split, size) > 1, torch.stack(shuffled), plain)
+
+    def _permutation(self, epoch: int, most: int, length: Tensor) -> Tensor:
+        """`keys.permutation` of the first `length` positions; the padding sorts to the end."""
+        z = tensorkeys.shift(tensorkeys.bits(tensorkeys.key(self.key, "batch", epoch), most), 1)
+        beyond = torch.arange(most, device=z.device) >= length
+        return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
+
+    def _take(self, order: Tensor, split: str, i: int, size: int, passes: NDArray[np.int64]) -> Batch:
+        start, length = self.place[split]
+        in_pass = self._passes(split, size)
+        place = (i % in_pass) * size + torch.arange(size, device=start.device)
+        epoch = (i // in_pass).clamp(max=len(order) - 1)
+        position = order.reshape(-1)[epoch * order.shape[1] + place.clamp(max=order.shape[1] - 1)]
+        rows: Rows = getattr(self.federation, split)
+        row = torch.as_tensor(rows.order)[(start + torch.minimum(position, length - 1)) % len(rows.order)]
+        mask = (place < length).to(self.problem.dtype)
+        return self._gather(row, mask)
+
+    def _gather(self, rows: Tensor, mask: Tensor) -> Batch:
+        f = self.federation
+        x = f.x[rows]
+        return Batch(f.prepare(x) if f.prepare else x, {name: t[rows] for name, t in f.targets.items()}, mask)
+
+    def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool) -> Batch:
+        if self.federation.augment is None or split != "train" or not shuffle:
+            return batch
+        return batch._replace(x=self.federation.augment(batch.x, tensorkeys.key(self.key, "augment", i)))
+
+    def _while(self, active: Tensor, new: Carry, old: Carry) -> Carry:
+        """A client whose passes are over keeps what it has."""
+        kept: Carry = pytree.tree_map(lambda a, b: torch.where(active, a, b), new, old)
+        return kept
