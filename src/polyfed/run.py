@@ -131,7 +131,8 @@ class _Loop:
         before = state
         state, found = self.plan.algorithm.round(t, before, self.door)
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
-        line |= {"cohort": list(self.door.asked)} | self._named(found) | self.door.report()
+        line |= {"cohort": list(self.door.asked)}
+        line = {**self._named(found), **self.door.report(), **line}  # a method's own names do not hide the loop's
         sent = self.meter.up + self.meter.down
         line |= self.evaluation.more(t, before, state, self.door, self.plan.rounds)
         if self.evaluation.due(t, self.plan.rounds):

@@ -99,20 +99,40 @@ def check(validate: Callable[[], Any], table: Settings, path: str, known: typing
 
 def _sentence(error: ValidationError, table: Settings, path: str, known: typing.Collection[str]) -> str:
     first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
+    keys, found = _place(first, table)
+    name = ".".join(keys)
     key = ".".join(part for part in (path, name) if part)
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument") and len(first["loc"]) == 1:
-        return f"Unknown key {key!r}.{nearest(name, known)}"
-    if first["type"].startswith("missing") and len(first["loc"]) == 1:
+    if first["type"] in UNKNOWN:
+        return f"Unknown key {key!r}.{nearest(name, known) if len(keys) == 1 else ''}"
+    if first["type"] in MISSING:
         return f"The key {key!r} is needed and was not given."
-    rules = [e["msg"] for e in error.errors() if e["loc"][:1] == first["loc"][:1]]
-    rule = " or ".join(dict.fromkeys(_rule(text) for text in rules))
+    if first["type"] == "union_tag_invalid":
+        tag, tags = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return f"Unknown {key}.name {tag!r}.{nearest(tag, tags)}"
     if first["type"] == "value_error" and not name:
         return f"{path}: {_rule(first['msg'])}"
-    return f"{key} should be {rule}. Found {table.get(name, first['input'])!r}."
+    rules = [e["msg"] for e in error.errors() if _place(e, table)[0] == keys]
+    return f"{key} should be {' or '.join(dict.fromkeys(map(_rule, rules)))}. Found {found!r}."
+
+
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
+
+
+def _place(error: Any, table: Any) -> tuple[list[str], Any]:
+    """The keys that lead to what is complained of, and what is there; pydantic also names the branches of a union."""
+    keys: list[str] = []
+    for part in error["loc"]:
+        inside = part in table if isinstance(table, dict) else isinstance(part, int) and isinstance(table, list)
+        if inside:
+            table = table[part]
+            keys.append(str(part))
+    if error["type"] in (*UNKNOWN, *MISSING) and str(error["loc"][-1]) not in keys[-1:]:
+        keys.append(str(error["loc"][-1]))
+    return keys, table if keys else error["input"]
 
 
 def _rule(text: str) -> str:
     for start in ("Input should be ", "Value error, "):
         text = text.removeprefix(start)
-    return "a table" if text.startswith("a dictionary") else text
+    return "a table" if text.startswith(("a dictionary", "a valid dictionary")) else text

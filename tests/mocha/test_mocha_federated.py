@@ -271,10 +271,15 @@ def test_dropouts_have_their_probability() -> None:
     ("wrong", "says"),
     [
         ("algorithm.tasks=[0, 1]", "a task for each of the 24 clients. Found 2."),
+        ("algorithm.regulariser.lam=-1", "algorithm.regulariser.lam should be greater than 0. Found -1."),
+        ("algorithm.regulariser.lamb=1", "Unknown key 'algorithm.regulariser.lamb'."),
+        ("algorithm.regulariser.name=fixed", "The key 'algorithm.regulariser.omega' is needed"),
+        ("algorithm.regulariser.name=clusterd", "Unknown algorithm.regulariser.name 'clusterd'. Did you mean"),
+        ("algorithm.regulariser=3", "algorithm.regulariser should be a table. Found 3."),
         ("algorithm.regulariser.clusters=25", "clusters should be at most the 24 tasks. Found 25."),
     ],
 )
-def test_what_does_not_go_with_so_many_nodes_leaves_no_run(wrong: str, says: str) -> None:
+def test_what_cannot_be_is_named_and_leaves_no_run(wrong: str, says: str) -> None:
     done = CliRunner().invoke(app, ["run", "many-tasks", "--set", wrong, "--out", "nothing"])
     assert done.exit_code == 2
     assert says in done.stderr
