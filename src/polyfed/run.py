@@ -24,6 +24,7 @@ from polyfed.errors import Interrupted, NobodyAnswered, RunStopped
 from polyfed.evaluation import Evaluation
 from polyfed.federation import Federation
 from polyfed.fleet import Door, Engine, Fleet, Metered
+from polyfed.heap import keep_memory
 from polyfed.problem import Problem
 from polyfed.rundir import RunDirectory, model_bytes
 
@@ -81,6 +82,7 @@ class Result:
 
 def execute(plan: Plan, directory: RunDirectory, progress: Progress | None = None) -> Result:
     """Start or continue a run and see it through."""
+    keep_memory()  # before workers are forked
     with directory.locked(), _one_thread(), _interruptible() as interrupted:
         engine = plan.engine()
         try:

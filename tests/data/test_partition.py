@@ -221,17 +221,22 @@ def test_the_papers_splits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "least", "largest", "smallest"),
-    [(30, 210, 306, 3), (38, 524, 581, 6), (29, 333, 517, 5), (23, 872, 1933, 19)],
-)
-def test_skew_has_mochas_extremes(tasks: int, least: int, largest: int, smallest: int) -> None:
-    """Its Table 3, whose standard deviations are 0.19 to 0.35 of the largest size."""
+    ("tasks", "least", "largest", "smallest", "share", "deviation"),
+    [
+        (30, 210, 306, 3, 0.15, 84.41), (38, 524, 581, 6, 0.03, 111.79), (29, 333, 517, 5, 0.4, 181.92),
+        (23, 872, 1933, 19, 0.08, 486.08),
+    ],
+)  # fmt: skip
+def test_skew_has_mochas_extremes_and_deviation(
+    tasks: int, least: int, largest: int, smallest: int, share: float, deviation: float
+) -> None:
+    """Its Table 3."""
     length = np.linspace(least, largest, tasks).astype(np.int64)
     train = Rows(np.arange(length.sum()), np.cumsum(length) - length, length)
-    drawn = [skewed(train, 100, generator(seed, "skew")) for seed in range(30)]
+    drawn = [skewed(train, 100, share, generator(seed, "skew")) for seed in range(30)]
     assert all((r.length.min(), r.length.max()) == (smallest, largest) for r in drawn)
     assert all((r.length <= length).all() and np.array_equal(r.start, train.start) for r in drawn)
-    assert 0.19 < np.mean([r.length.std() for r in drawn]) / largest < 0.35
+    assert np.mean([r.length.std() for r in drawn]) == pytest.approx(deviation, rel=0.1)
 
 
 def test_skew_leaves_test_rows_alone() -> None:
@@ -293,7 +298,7 @@ def test_settings_come_back_complete_and_build_the_same() -> None:
     _, federation, resolved = build_data(table, seed=3)
     assert resolved == table | {
         "alpha": 0.3, "sizes": "equal", "sigma": 1.0, "reuse": False, "overlap": 2, "valid": 0.0, "skew": 1.0,
-        "rotate": 0.0,
+        "skew_share": 1.0, "rotate": 0.0,
     }  # fmt: skip
     _, again, _ = build_data(resolved, seed=3)
     assert np.array_equal(owned(federation.train), owned(again.train))

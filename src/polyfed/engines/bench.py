@@ -70,14 +70,17 @@ class Autograd:
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
-        some = omega if x.device == HOST else holds  # asking a GPU for a number would stall it
-        held = [k for k, hold in enumerate(holds) if hold and some[k]]
+        lam = omega.tolist() if x.device == HOST else omega.unbind()  # asking a GPU for numbers would stall it
+        held = [k for k, hold in enumerate(holds) if hold and not (isinstance(lam[k], float) and lam[k] == 0)]
+        every = torch.stack(losses)
         if not held:
-            return torch.zeros_like(x), torch.stack(losses).detach(), self._after(buffers)
-        pieces = torch.autograd.grad(
-            [losses[k] for k in held], self._params, [omega[k] for k in held], materialize_grads=True
-        )
-        return torch.cat([g.reshape(-1) for g in pieces]), torch.stack(losses).detach(), self._after(buffers)
+            return torch.zeros_like(x), every.detach(), self._after(buffers)
+        # a product, not `grad_outputs`, whose first use imports a computer algebra system
+        some = every, omega
+        if len(held) < len(losses):  # zeros need no backward pass
+            some = torch.stack([losses[k] for k in held]), omega[held]
+        pieces = torch.autograd.grad(torch.dot(*some), self._params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in pieces]), every.detach(), self._after(buffers)
 
     def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
         losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)

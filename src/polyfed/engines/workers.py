@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from polyfed.client import State
+from polyfed.engines.channel import Channel
 from polyfed.errors import BadInput, RunStopped
 from polyfed.messages import Reply, Request, decode, encode
 
@@ -31,7 +32,8 @@ WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds wh
 
 class _Worker:
     def __init__(self, context: Any, bench: Work, earlier: list[Connection]) -> None:
-        self.pipe, theirs = context.Pipe()
+        self.channel, theirs = Channel.pair(context, 2 * AHEAD + 1)  # a job is at most two messages
+        self.pipe: Any = self.channel.pipe
         # a worker closes its copies of our ends of the pipes: then our death is an end of file to all of them
         self.process = context.Process(target=_serve, args=(bench, theirs, [*earlier, self.pipe]), daemon=True)
         self.process.start()
@@ -52,13 +54,13 @@ class _Worker:
 
     def _send(self, message: bytes) -> None:
         try:
-            self.pipe.send_bytes(message)
+            self.channel.send(message)
         except OSError:
             raise self._died() from None
 
     def receive(self) -> tuple[int, Reply, State | None]:
         try:
-            head, arrays = decode(self.pipe.recv_bytes())
+            head, arrays = decode(self.channel.receive())
         except (EOFError, OSError):
             raise self._died() from None
         state = _taken(arrays, "state.")
@@ -138,21 +140,21 @@ class Pool:
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.pipe.close()
+            worker.channel.close()
             worker.process.join(timeout=0 if worker.busy else 5)
             if worker.process.is_alive():
                 worker.process.kill()
 
 
-def _serve(bench: Work, pipe: Connection, others: list[Connection]) -> None:
-    """A worker's life: until the pipe closes, do jobs. Ctrl-C is the parent's to handle."""
+def _serve(bench: Work, channel: Channel, others: list[Connection]) -> None:
+    """A worker's life: until the channel closes, do jobs. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:
         other.close()
     torch.set_num_threads(1)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
+    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     shared: dict[str, Tensor] = {}
     with contextlib.suppress(OSError):  # nobody is left to answer to
         while (message := inbox.get()) is not None:
@@ -160,14 +162,14 @@ def _serve(bench: Work, pipe: Connection, others: list[Connection]) -> None:
             if "shared" in head:
                 shared = arrays
             else:
-                pipe.send_bytes(_answer(bench, head, arrays, shared))
+                channel.send(_answer(bench, head, arrays, shared))
 
 
-def _listen(pipe: Connection, inbox: queue.SimpleQueue[bytes | None]) -> None:
+def _listen(channel: Channel, inbox: queue.SimpleQueue[bytes | None]) -> None:
     """Reads on while a reply is being written: two ends that both wait to write would wait forever."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            inbox.put(pipe.recv_bytes())
+            inbox.put(channel.receive())
     inbox.put(None)
 
 

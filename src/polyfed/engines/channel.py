@@ -1,0 +1,53 @@
+"""Messages between a process and one that it forks: in memory that both see, a pipe says where.
+
+A pipe takes a fraction of a model at a time and makes its two ends wait for each other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from multiprocessing.connection import Connection
+from typing import Any
+
+SLOT = 16 << 20  # bytes of the largest message in shared memory; larger ones go through the pipe
+SMALL = 4096  # bytes that a pipe takes at once
+
+
+class Channel:
+    """One end. `slots` messages may be under way in each direction: who sends more overwrites what was not read."""
+
+    def __init__(self, pipe: Connection, out: mmap.mmap, into: mmap.mmap) -> None:
+        self.pipe, self._out, self._into, self._next = pipe, out, into, 0
+
+    @classmethod
+    def pair(cls, context: Any, slots: int) -> tuple[Channel, Channel]:
+        """Both ends, to be made before the fork; pages that are never written take no memory."""
+        there, back = (mmap.mmap(-1, slots * SLOT) for _ in range(2))
+        ours, theirs = context.Pipe()
+        return cls(ours, there, back), cls(theirs, back, there)
+
+    def send(self, message: bytes) -> None:
+        if len(message) <= SMALL:
+            self.pipe.send_bytes(b"m" + message)
+        elif len(message) <= SLOT:
+            start, end = self._next, self._next + len(message)
+            self._out[start:end] = message
+            self._next = (start + SLOT) % len(self._out)
+            self.pipe.send_bytes(b"s" + struct.pack("<qq", start, end))
+        else:
+            self.pipe.send_bytes(b"l")
+            self.pipe.send_bytes(message)
+
+    def receive(self) -> bytes:
+        """The next message; EOFError when the other end is gone."""
+        head = self.pipe.recv_bytes()
+        if head[:1] == b"m":
+            return head[1:]
+        if head[:1] == b"l":
+            return self.pipe.recv_bytes()
+        start, end = struct.unpack("<qq", head[1:])
+        return self._into[start:end]
+
+    def close(self) -> None:
+        self.pipe.close()

@@ -1,0 +1,58 @@
+"""Messages of every size come through, in both directions, as often as may be under way."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+import torch
+
+from polyfed import FedAvg, train
+from polyfed.engines.channel import SLOT, SMALL, Channel
+from small import small_federation, small_problem, vector
+
+SIZES = [0, 1, SMALL, SMALL + 1, SLOT, SLOT + 1]
+
+
+def echo(channel: Channel) -> None:
+    while message := channel.receive():
+        channel.send(message[::-1])
+
+
+def test_messages_of_every_size_come_back() -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = Channel.pair(context, 3)
+    process = context.Process(target=echo, args=(theirs,), daemon=True)
+    process.start()
+    for size in SIZES[1:]:
+        message = (bytes(range(251)) * (size // 251 + 1))[:size]
+        ours.send(message)
+        assert ours.receive() == message[::-1]
+    for i in range(20):  # three at a time, round and round the slots
+        sent = [bytes([i, k]) * SMALL for k in range(3)]
+        for message in sent:
+            ours.send(message)
+        assert [ours.receive() for _ in sent] == [message[::-1] for message in sent]
+    ours.send(b"")
+    process.join(timeout=10)
+    assert process.exitcode == 0
+    theirs.close()
+    with pytest.raises(EOFError):
+        ours.receive()
+
+
+def test_models_larger_than_a_slot_are_trained_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfed.engines.channel.SMALL", 100)
+    monkeypatch.setattr("polyfed.engines.channel.SLOT", 8192)
+    results = [
+        train(
+            small_problem(), small_federation(), FedAvg(), rounds=3, engine={"name": "local", "workers": w}, out=f"{w}"
+        )
+        for w in (1, 2)
+    ]
+    assert torch.equal(*(vector(result) for result in results))
+    monkeypatch.setattr("polyfed.engines.channel.SLOT", 200)  # every model through the pipe
+    pipe = train(
+        small_problem(), small_federation(), FedAvg(), rounds=3, engine={"name": "local", "workers": 2}, out="p"
+    )
+    assert torch.equal(vector(pipe), vector(results[0]))
