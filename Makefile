@@ -22,7 +22,7 @@ demo: $(VENV)/.core  ## install, then train one network under two objectives ove
 	$(BIN)/polyfed run two-digits
 
 test: $(VENV)/.dev  ## all set-up, then all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup  # the third mostly waits for Flower's processes
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check

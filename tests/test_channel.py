@@ -44,15 +44,12 @@ def test_messages_of_every_size_come_back() -> None:
 def test_models_larger_than_a_slot_are_trained_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyfed.engines.channel.SMALL", 100)
     monkeypatch.setattr("polyfed.engines.channel.SLOT", 8192)
-    results = [
-        train(
-            small_problem(), small_federation(), FedAvg(), rounds=3, engine={"name": "local", "workers": w}, out=f"{w}"
-        )
-        for w in (1, 2)
-    ]
-    assert torch.equal(*(vector(result) for result in results))
+
+    def trained(workers: int, out: str) -> torch.Tensor:
+        engine = {"name": "local", "workers": workers}
+        return vector(train(small_problem(), small_federation(), FedAvg(), rounds=3, engine=engine, out=out))
+
+    alone = trained(1, "one")
+    assert torch.equal(alone, trained(2, "two"))
     monkeypatch.setattr("polyfed.engines.channel.SLOT", 200)  # every model through the pipe
-    pipe = train(
-        small_problem(), small_federation(), FedAvg(), rounds=3, engine={"name": "local", "workers": 2}, out="p"
-    )
-    assert torch.equal(vector(pipe), vector(results[0]))
+    assert torch.equal(alone, trained(2, "pipe"))

@@ -21,5 +21,5 @@ def keep_memory() -> bool:
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         settings = (M_MMAP_THRESHOLD, LARGEST), (M_TOP_PAD, KEPT), (M_TRIM_THRESHOLD, 2 * KEPT)
-        return sum(mallopt(option, value) for option, value in settings) == 3  # each says 1 when it was taken
+        return sum(int(mallopt(option, value)) for option, value in settings) == 3  # 1 for each that was taken
     return False

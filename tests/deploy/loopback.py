@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -26,9 +27,13 @@ def end_with_parent() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """Below the range that outgoing connections come from: a node that looks for a SuperLink that is down could
+    otherwise be given the very port that it looks for, find itself there, and keep the SuperLink from coming back."""
+    while True:
+        port = random.randint(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Loopback:

@@ -21,7 +21,7 @@ from polyfed.run import execute
 from polyfed.rundir import RunDirectory
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
-pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.soak]  # minutes: not in every run yet
+pytestmark = pytest.mark.xdist_group("flower")
 
 DIGITS = """
 rounds = {rounds}
@@ -80,7 +80,7 @@ class Run:
         Path("experiment.toml").write_text(text)
         init(self.app, "experiment.toml")
         self.path = Path("run").absolute()
-        self.config = {"out": str(self.path), "timeout": 60.0, "wait": 90.0, **config}
+        self.config = {"out": str(self.path), "timeout": 200.0, "wait": 200.0, **config}  # deadlines nobody should meet
 
     def start(self) -> None:
         self.flower.run(self.app, self.config)
@@ -90,10 +90,10 @@ class Run:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
     def after_round(self, t: int) -> None:
-        self.flower.until(lambda: len(self.lines()) >= t, 150, f"round {t}")
+        self.flower.until(lambda: len(self.lines()) >= t, 300, f"round {t}")
 
     def end(self) -> list[dict[str, Any]]:
-        self.flower.until(lambda: (self.path / "result.json").is_file(), 240, "the end of the run")
+        self.flower.until(lambda: (self.path / "result.json").is_file(), 400, "the end of the run")
         return self.lines()
 
     def same_as_local(self) -> None:
@@ -131,6 +131,7 @@ def test_mocha_whose_server_was_killed_ends_at_the_same_model(flower: Loopback) 
 
 
 def test_a_superlink_that_was_restarted_knows_its_nodes(flower: Loopback) -> None:
+    """A SuperNode that was pulling a message when the SuperLink died tries for 40 s before it asks for another."""
     run = Run(flower, TASKS.format(rounds=2))
     run.start()
     run.after_round(1)
@@ -142,7 +143,7 @@ def test_a_superlink_that_was_restarted_knows_its_nodes(flower: Loopback) -> Non
 
 
 def test_a_node_killed_in_a_round_is_missing_and_the_run_ends(flower: Loopback) -> None:
-    run = Run(flower, DIGITS.format(rounds=2, more='name = "fedavg"'), timeout=40.0)
+    run = Run(flower, DIGITS.format(rounds=2, more='name = "fedavg"'), timeout=60.0)
     run.start()
     run.after_round(1)
     flower.kill("node-2")
@@ -151,11 +152,12 @@ def test_a_node_killed_in_a_round_is_missing_and_the_run_ends(flower: Loopback) 
     finally:
         flower.supernode(2, node(flower, 2))
     assert {failure["client"] for failure in missing} == {2}
-    assert "no reply within 40 s" in {failure["why"] for failure in missing}
+    assert "no reply within 60 s" in {failure["why"] for failure in missing}
 
 
+@pytest.mark.soak
 def test_a_node_restarted_in_a_round_is_the_same_client_with_its_memory(flower: Loopback) -> None:
-    run = Run(flower, TASKS.format(rounds=2), timeout=150.0)
+    run = Run(flower, TASKS.format(rounds=2))
     run.start()
     run.after_round(1)
     flower.kill("node-1")

@@ -19,8 +19,7 @@ from polyfed.messages import TICKS, Request
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
-# soak: a raylet was once lost on a loaded machine, and took the test process with it
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.soak, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module", autouse=True)
