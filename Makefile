@@ -22,7 +22,8 @@ demo: $(VENV)/.core  ## install, then train one network under two objectives ove
 	$(BIN)/polyfed run two-digits
 
 test: $(VENV)/.dev  ## all set-up, then all tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup  # the third mostly waits for Flower's processes
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not soak and not processes"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not soak and processes" tests/deploy
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check
@@ -33,7 +34,7 @@ bench: $(VENV)/.dev  ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/core.py
 
 soak: $(VENV)/.dev  ## every method on a real Flower deployment on loopback: about ten minutes
-	$(BIN)/python -m pytest tests/deploy -m "soak or not soak"
+	$(BIN)/python -m pytest -m "soak or not soak" tests/deploy
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

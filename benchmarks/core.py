@@ -6,8 +6,11 @@ Ratios are taken within one run, so that the machine's load falls on both sides.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -117,25 +120,38 @@ def scaling(name: str, make: Callable[[], nn.Module], shape: tuple[int, ...], ti
     print(f"{name:34} one     {1e3 * one:8.1f} ms  two  {1e3 * two:8.1f} ms  {one / two:5.2f}  (at least 1.8)")
 
 
-def many(clients: int, times: int) -> tuple[float, float, float]:
-    """Set-up seconds, megabytes and milliseconds a round with so many clients of 1000 rows each, by reference."""
+def many(clients: int, times: int, cohort: int = 10, steps: int = STEPS) -> dict[str, float]:
+    """Set-up seconds, megabytes and milliseconds a round with so many clients of 1000 rows each, by reference; and the
+    megabytes that the rounds add at their peak. In a process of its own: a peak never falls."""
     x, y = torch.rand(60_000, 64), {name: torch.randint(0, 10, (60_000,)) for name in ("left", "right")}
     problem = Problem(mlp(), [Objective(n, "cross-entropy") for n in y])
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    generator(0, "windows")  # what numpy imports at the first draw is not the federation's
+    before, start = _peak(), time.perf_counter()
     rng = generator(0, "windows")
     rows = Rows(rng.permutation(len(x)), rng.integers(0, len(x), clients), np.full(clients, 1000))
     _, fleet = door(problem, Federation.from_arrays(x, y, clients=rows))
     setup = time.perf_counter() - start
-    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    made = _peak()
     shared = {**problem.initial(), "omega": torch.tensor([0.5, 0.5])}
-    options = {"lr": 0.1, "steps": STEPS, "batch_size": BATCH, "weight": "uniform"}
+    options = {"lr": 0.1, "steps": steps, "batch_size": BATCH, "weight": "uniform"}
     seconds = []
     for t in range(times):
         start = time.perf_counter()
         fleet.begin(t)
-        fleet.sum(fleet.cohort(t), Request("sgd", shared, options=options))
+        fleet.sum(fleet.cohort(t, size=cohort), Request("sgd", shared, options=options))
         seconds.append(time.perf_counter() - start)
-    return setup, memory, 1e3 * statistics.median(seconds)
+    ms = 1e3 * statistics.median(seconds)
+    return {"setup": setup, "mb": made - before, "ms": ms, "rounds_mb": _peak() - made}
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def apart(function: Callable[..., dict[str, float]], *arguments: object) -> dict[str, float]:
+    """A function's result from a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 def main() -> None:
@@ -150,8 +166,19 @@ def main() -> None:
     scaling("two workers, MLP", mlp, (64,), times)
     scaling("two workers, convolutions", conv, (1, 28, 28), max(times // 3, 2))
     for clients in (100, 1_000_000):
-        setup, memory, ms = many(clients, times)
-        print(f"{clients:>9,} clients: set-up {setup:5.2f} s, {memory:6.1f} MB, {ms:6.1f} ms a round of 10")
+        f = apart(many, clients, times)
+        print(f"{clients:>9,} clients: set-up {f['setup']:5.2f} s, {f['mb']:5.1f} MB, {f['ms']:6.1f} ms a round of 10")
+    for cohort in (10, 100, 1000, 10_000):
+        f = apart(many, 1_000_000, 1, cohort, 1)
+        print(f"{cohort:>9,} clients a round, a step each: peak {f['rounds_mb']:5.1f} MB higher, {f['ms']:8.1f} ms")
+    seconds = [taken([sys.executable, "-m", "polyfed", "--help"]) for _ in range(5)]
+    print(f"polyfed --help                     {min(seconds):.2f} s  (at most 0.3)")
+
+
+def taken(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

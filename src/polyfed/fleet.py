@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.client import all_finite
 from polyfed.errors import NobodyAnswered
 from polyfed.keys import generator
 from polyfed.messages import Reply, Request, size
 from polyfed.problem import Problem
+from polyfed.sound import sound
 from polyfed.work import works
 
 Ids = Sequence[int]
@@ -269,42 +269,6 @@ class Door(Around):
 
     def _sound(self, stack: Stack, request: Request) -> Stack:
         return sound(stack, request, self._dims, self._dtype)
-
-
-Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-
-
-def schema_of(request: Request, dims: Mapping[str, int], dtype: torch.dtype) -> Schema:
-    """Shape and type of every array that a reply to this request should hold."""
-    options = {name: v for name, v in request.options.items() if isinstance(v, int)}
-    return works[request.work].schema({**options, **dims}, dtype)
-
-
-def sound(stack: Stack, request: Request, dims: Mapping[str, int], dtype: torch.dtype) -> Stack:
-    """The stack without replies that are not what was asked for, or not finite; those are named."""
-    bad = _unlike(stack, schema_of(request, dims, dtype)) or _not_finite(stack)
-    return stack.drop(bad) if bad else stack
-
-
-def _unlike(stack: Stack, schema: Schema) -> dict[int, str]:
-    why = ""
-    if len(stack.clients) and set(stack.arrays) != set(schema):
-        why = f"the reply should hold {sorted(schema)}; found {sorted(stack.arrays)}"
-    for name, a in stack.arrays.items() if not why else ():
-        shape, dtype = schema[name]
-        if a.shape[1:] != shape or a.dtype != dtype:
-            why = f"{name!r} should be {dtype} of shape {shape}; found {a.dtype} of shape {tuple(a.shape[1:])}"
-    return dict.fromkeys(stack.clients, why) if why else {}
-
-
-def _not_finite(stack: Stack) -> dict[int, str]:
-    bad = {}
-    for name, a in stack.arrays.items():
-        if not all_finite(a):
-            for i, client in enumerate(stack.clients):
-                if not all_finite(a[i]):
-                    bad[client] = f"{name!r} holds NaN or infinity"
-    return bad
 
 
 def _nobody(request: Request, clients: Ids, failed: Mapping[int, str]) -> str:

@@ -14,7 +14,7 @@ from loopback import Loopback, loopback
 from polyfed.deploy.init import init
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
-pytestmark = pytest.mark.xdist_group("ray")  # processes of their own, too, and not for minutes
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.processes]  # beside Ray's, while others wait for Flower
 
 from cryptography import x509  # noqa: E402
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402

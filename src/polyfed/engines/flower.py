@@ -18,9 +18,10 @@ from polyfed.client import Memory, Wrappers
 from polyfed.engines import engines
 from polyfed.errors import BadInput, NobodyAnswered
 from polyfed.federation import Federation
-from polyfed.fleet import Engine, Ids, Stack, schema_of
+from polyfed.fleet import Engine, Ids, Stack
 from polyfed.messages import Reply, Request
 from polyfed.problem import Problem
+from polyfed.sound import schema_of
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord

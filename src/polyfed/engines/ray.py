@@ -27,10 +27,11 @@ from polyfed.engines import engines
 from polyfed.engines.bench import Bench
 from polyfed.errors import BadInput, RunStopped
 from polyfed.federation import Federation
-from polyfed.fleet import Engine, Ids, Stack, Sum, sound
+from polyfed.fleet import Engine, Ids, Stack, Sum
 from polyfed.messages import Reply, Request, decode, encode
 from polyfed.problem import Problem
 from polyfed.rundir import flatten, unflatten
+from polyfed.sound import sound
 from polyfed.work import works
 
 Bytes = NDArray[np.uint8]  # Ray hands arrays to workers without copying them
