@@ -22,8 +22,8 @@ demo: $(VENV)/.core  ## install, then train one network under two objectives ove
 	$(BIN)/polyfed run two-digits
 
 test: $(VENV)/.dev  ## all set-up, then all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not soak and not processes"
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not soak and processes" tests/deploy
+	$(BIN)/python -m pytest -n 2 -m "not soak and not processes"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and processes" tests/deploy
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check

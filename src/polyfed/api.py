@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from polyfed.errors import BadInput
 from polyfed.evaluation import fits
 from polyfed.experiment import Evaluate, Top, cohort_size
 from polyfed.federation import Federation
-from polyfed.fleet import Fleet
+from polyfed.fleet import Engine, Fleet
 from polyfed.problem import Problem
 from polyfed.run import Plan, Progress, Result, execute
 from polyfed.rundir import RunDirectory
@@ -49,33 +49,65 @@ def train(
     a Fleet around the fleet (`polyfed.simulate`). out: the run directory
     (default: a new one under runs/); with resume=True a run that stopped there goes on, given the same arguments.
     """
-    given: dict[str, Any] = {"rounds": rounds, "seed": seed, "cohort": cohort}
-    numbers = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
-    top: Top = check(lambda: Top(**numbers), numbers, "", numbers)
-    rounds, seed, cohort = top.rounds, top.seed, top.cohort
-    if not isinstance(engine, str | Mapping):
-        raise BadInput(f"engine should be a name or a dict with a name and settings. Found {engine!r}.")
+    asked = Asked.of(rounds, cohort, seed, engine, evaluate)
     if getattr(algorithm, "pooled", False):
-        federation, cohort = federation.pooled(), "all"
-    table = {"name": engine} if isinstance(engine, str) else dict(engine)
-    name = str(table.pop("name", "local"))
-    values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))
-    start = partial(engines[name], problem, federation, wrappers or Wrappers(), **values)
+        federation, asked.top.cohort = federation.pooled(), "all"
     called = next((key for key in algorithms if algorithms[key] is type(algorithm)), type(algorithm).__name__)
     fits(problem, federation, algorithm)
-    asked = dict(evaluate or {})
-    checked: Evaluate = check(lambda: Evaluate(**asked), asked, "evaluate", Evaluate.model_fields)
     plan = Plan(
-        "python", called, name, problem, federation, algorithm, start, rounds, seed,
-        cohort_size(cohort, len(federation)), checked.model_dump(), around or (lambda fleet: fleet),
+        "python", called, asked.engine_name, problem, federation, algorithm,
+        partial(asked.engine, problem, federation, wrappers or Wrappers()), asked.top.rounds, asked.top.seed,
+        cohort_size(asked.top.cohort, len(federation)), asked.evaluate, around or (lambda fleet: fleet),
     )  # fmt: skip
-    path = None if out is None else Path(out)
-    settings = {"python": True, "rounds": rounds, "seed": seed, "cohort": cohort, "engine": {"name": name, **table}}
-    described: dict[str, Any] = asdict(algorithm) if is_dataclass(algorithm) else {}
-    settings["algorithm"] = {"name": called, **without_none(described)}
-    if resume and path is not None and (path / "experiment.toml").is_file():
-        return execute(plan, same(RunDirectory.open(path), settings), progress)
-    return execute(plan, RunDirectory.create(path, called, settings), progress)
+    return asked.carry_out(plan, {"algorithm": described(algorithm, called)}, out, resume, progress)
+
+
+@dataclass
+class Asked:
+    """What `train` and `train_many` are given besides models and data, checked."""
+
+    top: Top
+    engine_name: str
+    engine_settings: dict[str, Any]
+    engine: partial[Engine]
+    evaluate: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        rounds: int,
+        cohort: int | float | str,
+        seed: int,
+        engine: str | Mapping[str, Any],
+        evaluate: Mapping[str, Any] | None,
+    ) -> Asked:
+        given = {"rounds": rounds, "seed": seed, "cohort": cohort}
+        numbers: Any = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
+        if not isinstance(engine, str | Mapping):
+            raise BadInput(f"engine should be a name or a dict with a name and settings. Found {engine!r}.")
+        table = {"name": engine} if isinstance(engine, str) else dict(engine)
+        name = str(table.pop("name", "local"))
+        values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))
+        wanted = dict(evaluate or {})
+        checked: Evaluate = check(lambda: Evaluate(**wanted), wanted, "evaluate", Evaluate.model_fields)
+        top = check(lambda: Top(**numbers), numbers, "", numbers)
+        return cls(top, name, table, partial(engines[name], **values), checked.model_dump())
+
+    def carry_out(
+        self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool, progress: Progress | None
+    ) -> Result:
+        """Begin the run, or go on with it."""
+        top, path = self.top, None if out is None else Path(out)
+        settings: dict[str, Any] = {"python": True, "rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
+        settings |= {"engine": {"name": self.engine_name, **self.engine_settings}, **more}
+        if resume and path is not None and (path / "experiment.toml").is_file():
+            return execute(plan, same(RunDirectory.open(path), settings), progress)
+        return execute(plan, RunDirectory.create(path, plan.algorithm_name, settings), progress)
+
+
+def described(algorithm: Any, called: str) -> dict[str, Any]:
+    """An algorithm as a table, for the copy of the settings that a run keeps."""
+    return {"name": called, **without_none(asdict(algorithm) if is_dataclass(algorithm) else {})}  # type: ignore[arg-type]
 
 
 def same(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:

@@ -14,7 +14,7 @@ from loopback import Loopback, loopback
 from polyfed.deploy.init import init
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.processes]  # beside Ray's, while others wait for Flower
+pytestmark = pytest.mark.processes
 
 from cryptography import x509  # noqa: E402
 from cryptography.hazmat.primitives import hashes, serialization  # noqa: E402

@@ -21,7 +21,7 @@ from polyfed.run import execute
 from polyfed.rundir import RunDirectory
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
-pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.processes]
+pytestmark = pytest.mark.processes
 
 DIGITS = """
 rounds = {rounds}
@@ -145,7 +145,7 @@ def test_a_node_killed_in_a_round_is_missing_and_the_run_ends(flower: Loopback) 
     finally:
         flower.supernode(2, node(flower, 2))
     assert {failure["client"] for failure in missing} == {2}
-    assert "no reply within 45 s" in {failure["why"] for failure in missing}
+    assert all("no reply within 45 s" in f["why"] or "Node Unavailable" in f["why"] for f in missing)
 
 
 @pytest.mark.soak

@@ -19,7 +19,7 @@ from polyfed.messages import TICKS, Request
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module", autouse=True)

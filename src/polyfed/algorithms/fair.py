@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
 from typing import Annotated
 
 import numpy as np
@@ -12,17 +10,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Positive, Rate, at, present, spread
-from polyfed.algorithms.fedavg import fixed
+from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Positive, Rate, at
+from polyfed.algorithms.scalarised import Scalarised
 from polyfed.fleet import Door
 from polyfed.messages import Request
-from polyfed.problem import Problem
 from polyfed.weights import project_simplex
 
 
 @algorithms("q-fedavg")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class QFedAvg(LocalTraining):
+class QFedAvg(Scalarised, LocalTraining):
     """Clients with a higher loss count more, by the power q; q = 0 is FedAvg.
 
     x <- x - sum_i Delta_i / sum_i h_i with Delta_i = F_i^q Dw_i, h_i = q F_i^(q-1) |Dw_i|^2 + L F_i^q and
@@ -31,27 +28,20 @@ class QFedAvg(LocalTraining):
 
     q: NotNegative = 1.0
     L: Positive | None = None
-    weights: Mapping[str, NotNegative] = field(default_factory=dict)
-
-    def init(self, problem: Problem) -> State:
-        fixed(self.weights, problem.names)
-        return dict(problem.initial())
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
-        lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
-        omega = spread(lam, np.ones(len(cohort)), fleet.holds[cohort])
-        shared = {**state, "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
+        lam, shared = self.scalarised(state, cohort, np.ones(len(cohort)), fleet)
         options = {**self.local(t), "q": self.q, "L": self.L or 1 / at(self.lr, t)}
         total = fleet.sum(cohort, Request("q-sgd", shared, options=options))
         x = state["x"] - total["delta"] / total["h"]
-        found = {"weights": torch.from_numpy(lam), "train": total["losses"] / total["heard"]}
+        found = {"weights": lam, "train": total["losses"] / total["heard"]}
         return {"x": x, "buffers": total["buffers"] / total["weight"]}, found
 
 
 @algorithms("afl")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class AFL:
+class AFL(Scalarised):
     """The worst mixture of clients: descend in x, ascend in the clients' weights lambda.
 
     x <- x - gamma_w sum_i lambda_i grad f_i(x), lambda <- proj_simplex(lambda + gamma_l F(x)), both at the same x.
@@ -61,18 +51,11 @@ class AFL:
     lr: Rate = 0.1
     lambda_lr: Positive = 0.1
     batch_size: Annotated[int, Field(ge=0)] = 0
-    weights: Mapping[str, NotNegative] = field(default_factory=dict)
-
-    def init(self, problem: Problem) -> State:
-        fixed(self.weights, problem.names)
-        return dict(problem.initial())
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
         everyone = state.get("lambda", torch.full((len(fleet),), 1 / len(fleet), dtype=torch.float64)).clone()
-        lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
-        omega = torch.as_tensor(spread(lam, np.ones(len(cohort)), fleet.holds[cohort]), dtype=state["x"].dtype)
-        shared = {"x": state["x"], "buffers": state["buffers"], "omega": omega}
+        lam, shared = self.scalarised(state, cohort, np.ones(len(cohort)), fleet)
         direction, buffers, weight = torch.zeros_like(state["x"]), torch.zeros_like(state["buffers"]), 0.0
         for stack in fleet.ask(cohort, Request("gradient", shared, options={"batch_size": self.batch_size})):
             clients = list(stack.clients)
@@ -84,4 +67,4 @@ class AFL:
         weight = weight or 1.0  # nobody asked has any weight: stay
         x = state["x"] - at(self.lr, t) * direction / weight
         new = {"x": x, "buffers": buffers / weight, "lambda": torch.from_numpy(project_simplex(everyone))}
-        return new, {"weights": torch.from_numpy(lam), "largest_lambda": float(new["lambda"].max())}
+        return new, {"weights": lam, "largest_lambda": float(new["lambda"].max())}

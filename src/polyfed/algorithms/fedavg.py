@@ -24,23 +24,19 @@ are solved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Rate, at, present, spread
-from polyfed.errors import BadInput, nearest
+from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Rate, at
+from polyfed.algorithms.scalarised import Scalarised
 from polyfed.fleet import Door
 from polyfed.messages import Request
-from polyfed.problem import Problem
 from polyfed.weights import frank_wolfe_gap, min_norm
 
 Radius = Annotated[float, Field(ge=0, le=1)]
@@ -48,30 +44,22 @@ Radius = Annotated[float, Field(ge=0, le=1)]
 
 @algorithms("fedavg")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class FedAvg(LocalTraining):
+class FedAvg(Scalarised, LocalTraining):
     """Averages the clients' local updates; several objectives are summed under fixed `weights`."""
 
     server_lr: Rate = 1.0
-    weights: Mapping[str, NotNegative] = field(default_factory=dict)
     normalise: bool = False
     eps: Radius = 0.0
     mu: NotNegative = 0.0
 
-    def init(self, problem: Problem) -> State:
-        fixed(self.weights, problem.names)  # refuses unknown names before anything is written
-        return dict(problem.initial())
-
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
-        lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
-        omega = spread(lam, self.shares(cohort, fleet), fleet.holds[cohort])
-        x = state["x"]
-        shared = {"x": x, "buffers": state["buffers"], "omega": torch.as_tensor(omega, dtype=x.dtype)}
+        lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), fleet)
         request = Request("sgd", shared, options={**self.local(t), "mu": self.mu})
         combine = self._mgda if self.normalise or self.eps > 0 else self._mean
         mean, total, found = combine(cohort, request, fleet)
-        state = {"x": x - at(self.server_lr, t) * mean, "buffers": total["buffers"] / total["weight"]}
-        return state, {"weights": torch.from_numpy(lam), "train": total["losses"] / total["heard"], **found}
+        state = {"x": state["x"] - at(self.server_lr, t) * mean, "buffers": total["buffers"] / total["weight"]}
+        return state, {"weights": lam, "train": total["losses"] / total["heard"], **found}
 
     def _mean(self, cohort: Sequence[int], request: Request, fleet: Door) -> tuple[Tensor, Any, Diagnostics]:
         """sum_i a_i g_i / sum_i a_i: a sum is all the server learns."""
@@ -136,15 +124,3 @@ class MGDAProx(FedAvg):
     normalise: bool = True
     eps: Radius = 0.1
     mu: NotNegative = 0.1
-
-
-def fixed(weights: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
-    """Given weights by objective name, on the simplex; uniform when none are given."""
-    for name in weights:
-        if name not in names:
-            raise BadInput(f"algorithm.weights names {name!r}, which is no objective here.{nearest(name, names)}")
-    lam = np.array([weights.get(name, 0.0) for name in names]) if weights else np.ones(len(names))
-    if not lam.sum() > 0:
-        raise BadInput(f"algorithm.weights should give some objective a positive weight. Found {dict(weights)}.")
-    simplex: NDArray[np.float64] = lam / lam.sum()
-    return simplex

@@ -24,7 +24,7 @@ Carry = TypeVar("Carry")
 class Autograd:
     """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector."""
 
-    def __init__(self, problem: Problem, device: torch.device) -> None:
+    def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
         self.problem = problem
         self.model = copy.deepcopy(problem.model).to(device)
         start = problem.initial()
