@@ -37,8 +37,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--engine", default="local")
+    parser.add_argument("--reuse", action="store_true", help="rows may have several owners, as in the authors' code")
     asked = parser.parse_args()
-    table = {"name": asked.data, "clients": 100, "partition": "dirichlet", "alpha": 0.3, "rotate": 25}
+    table = {"name": asked.data, "clients": 100, "partition": "dirichlet", "alpha": 0.3, "rotate": 25, "reuse": asked.reuse}
     dataset, federation, _ = build_data(table, seed=asked.seed)
     torch.manual_seed(asked.seed)
     problem = Problem(models["two-digit-net"](dataset), dataset.objectives)
@@ -55,7 +56,7 @@ def main() -> None:
         if "metrics" in line
     }
     print(json.dumps({
-        "method": asked.method, "data": asked.data, "seed": asked.seed, "accuracy": by_round,
+        "method": asked.method, "data": asked.data, "seed": asked.seed, "reuse": asked.reuse, "accuracy": by_round,
         "megabytes_up": round(result.summary["bytes_up"] / 1e6, 1), "seconds": round(time.perf_counter() - start),
     }), flush=True)  # fmt: skip
 

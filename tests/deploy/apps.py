@@ -1,0 +1,92 @@
+"""Experiments as Flower apps on a deployment of the tests' own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from loopback import Loopback
+from safetensors.numpy import load_file
+
+from polyfed import experiment as ex
+from polyfed.deploy.init import init
+from polyfed.run import execute
+from polyfed.rundir import RunDirectory
+
+DIGITS = """
+rounds = {rounds}
+seed = 3
+cohort = "all"
+[data]
+name = "two-digits"
+clients = 3
+[model]
+name = "mlp"
+hidden = [16]
+[algorithm]
+lr = 0.1
+local_steps = 3
+{more}
+[evaluate]
+every = 100
+"""
+TASKS = """
+rounds = {rounds}
+cohort = "all"
+[data]
+name = "related-tasks"
+tasks = 3
+partition = "natural"
+key = "task"
+[model]
+name = "linear"
+dtype = "float64"
+[algorithm]
+name = "mocha"
+omega_every = 2
+[evaluate]
+every = 100
+"""
+
+
+def node(flower: Loopback, i: int) -> str:
+    return f'partition-id={i} state="{flower.folder}/state-{i}"'
+
+
+class Run:
+    """An experiment as a Flower app, and its run directory."""
+
+    def __init__(self, flower: Loopback, text: str, **config: Any) -> None:
+        self.flower, self.app = flower, Path("app").absolute()
+        Path("experiment.toml").write_text(text)
+        init(self.app, "experiment.toml")
+        self.path = Path("run").absolute()
+        self.config = {"out": str(self.path), "timeout": 200.0, "wait": 200.0, **config}  # deadlines nobody should meet
+
+    def start(self) -> None:
+        self.flower.run(self.app, self.config)
+
+    def lines(self) -> list[dict[str, Any]]:
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def after_round(self, t: int) -> None:
+        self.flower.until(lambda: len(self.lines()) >= t, 300, f"round {t}")
+
+    def end(self) -> list[dict[str, Any]]:
+        self.flower.until(lambda: (self.path / "result.json").is_file(), 400, "the end of the run")
+        return self.lines()
+
+    def same_as_local(self) -> None:
+        name, settings = ex.read("experiment.toml")
+        plan, resolved = ex.plan(name, {**settings, "engine": {"name": "local"}})
+        execute(plan, RunDirectory.create(Path("local"), name, resolved))
+        ours, theirs = load_file(self.path / "model.safetensors"), load_file("local/model.safetensors")
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            assert np.allclose(ours[key], theirs[key], atol=1e-6), key
+        locally = map(json.loads, Path("local/metrics.jsonl").read_text().splitlines())
+        for line, local in zip(self.lines(), locally, strict=True):
+            assert (line["bytes_up"], line["bytes_down"]) == (local["bytes_up"], local["bytes_down"])
