@@ -39,7 +39,8 @@ def main() -> None:
     parser.add_argument("--engine", default="local")
     parser.add_argument("--reuse", action="store_true", help="rows may have several owners, as in the authors' code")
     asked = parser.parse_args()
-    table = {"name": asked.data, "clients": 100, "partition": "dirichlet", "alpha": 0.3, "rotate": 25, "reuse": asked.reuse}
+    split = {"clients": 100, "partition": "dirichlet", "alpha": 0.3, "reuse": asked.reuse}
+    table = {"name": asked.data, **split, "rotate": 25}
     dataset, federation, _ = build_data(table, seed=asked.seed)
     torch.manual_seed(asked.seed)
     problem = Problem(models["two-digit-net"](dataset), dataset.objectives)

@@ -28,6 +28,7 @@ from polyfed.engines.bench import Bench
 from polyfed.errors import BadInput, RunStopped
 from polyfed.federation import Federation
 from polyfed.fleet import Engine, Ids, Stack, Sum
+from polyfed.heap import keep_memory
 from polyfed.messages import Reply, Request, decode, encode
 from polyfed.problem import Problem
 from polyfed.rundir import flatten, unflatten
@@ -44,6 +45,7 @@ class Worker:
     def __init__(self, path: list[str]) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]  # where the user's own modules lie
         torch.set_num_threads(1)
+        keep_memory()
 
     def start(self, problem: Problem, federation: Federation, wrappers: Wrappers, offset: int) -> None:
         """Apart from the constructor, since what is given here may need the path that is given there."""
