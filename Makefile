@@ -23,7 +23,8 @@ demo: $(VENV)/.core  ## install, then train one network under two objectives ove
 
 test: $(VENV)/.dev  ## all set-up, then all tests
 	$(BIN)/python -m pytest -n 2 -m "not soak and not processes"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and processes" tests/deploy
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and processes" --ignore tests/deploy/test_ray.py tests/deploy
+	$(BIN)/python -m pytest -m processes tests/deploy/test_ray.py
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from polyfed import Federation, Objective, Problem, Wrappers, train
 from polyfed.algorithms import algorithms
@@ -142,15 +145,16 @@ def test_auto_is_local_where_there_is_no_gpu() -> None:
         pytest.skip("there is a GPU here")
     engine = engines["auto"](small_problem(), small_federation(), Wrappers(), workers=1)
     assert type(engine).__name__ == "Local"
-    with pytest.raises(BadInput, match="needs a GPU"):
+    with pytest.raises(BadInput, match="can see no GPU"):
         resolve("cuda")
 
 
 @pytest.mark.parametrize(("name", "settings"), METHODS)
 def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: dict[str, Any]) -> None:
-    """Torch's `meta` device refuses tensors of the host, as a GPU does, and needs none."""
-    engine = engines["local"](small_problem(), small_federation(), Wrappers())
-    there = Bench(small_problem(), small_federation(), Wrappers(), device=torch.device("meta"))
+    """Torch's `meta` device refuses most tensors of the host, as a GPU does, and needs none."""
+    some = uneven({"left": [False] + 6 * [True]})  # a client that lacks an objective
+    engine = engines["local"](small_problem(), some, Wrappers())
+    there = Bench(small_problem(), some, Wrappers(), device=torch.device("meta"))
     here, asked = engine._bench, []
 
     def both(client: int, request: Request, state: Any) -> Any:
@@ -161,11 +165,33 @@ def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: d
         return here(client, request, state)
 
     engine._bench = both
-    door = Door(engine, small_problem(), seed=0, cohort=4)
+    door = Door(engine, small_problem(), seed=0, cohort=7)
     door.begin(1)
     algorithm = algorithms[name](**{"lr": 0.1, "local_steps": 2, "batch_size": 4, **settings})
     algorithm.round(1, algorithm.init(small_problem()), door)
-    assert len(asked) >= 4
+    assert len(asked) >= 7
+
+
+def test_rows_are_taken_where_the_arrays_are() -> None:
+    """A GPU refuses row numbers of the host; a fake one says so, too."""
+    with FakeTensorMode():
+        x, y = torch.empty(10, 3, device="cuda"), torch.empty(10, device="cuda")
+        there = copy.copy(small_federation())
+        object.__setattr__(there, "x", x)
+        object.__setattr__(there, "targets", {"left": y})
+        batch = there.take(torch.tensor([1, 4]))
+    assert batch.x.shape == (2, 3)
+    assert {batch.x.device.type, batch.targets["left"].device.type} == {"cuda"}
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    for name in ("local", "batched", "auto"):
+        asked = {"name": name, "device": "cuda"}
+        with pytest.raises(BadInput, match=r"engine\.device should be 'auto' or 'cpu', as torch can see no GPU here"):
+            train(small_problem(), small_federation(), algorithms["fedavg"](), engine=asked, out="r")
+        assert not Path("r").exists()
 
 
 def test_the_device_is_a_key_of_every_engine_of_this_machine() -> None:

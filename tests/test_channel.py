@@ -21,7 +21,7 @@ def echo(channel: Channel) -> None:
 
 def test_messages_of_every_size_come_back() -> None:
     context = multiprocessing.get_context("fork")
-    ours, theirs = Channel.pair(context, 3)
+    ours, theirs = Channel.pair(context, 3, 3)
     process = context.Process(target=echo, args=(theirs,), daemon=True)
     process.start()
     for size in SIZES[1:]:
@@ -36,7 +36,7 @@ def test_messages_of_every_size_come_back() -> None:
     ours.send(b"")
     process.join(timeout=10)
     assert process.exitcode == 0
-    theirs.close()
+    theirs.pipe.close()
     with pytest.raises(EOFError):
         ours.receive()
 

@@ -29,7 +29,7 @@ def fits(problem: Problem, federation: Federation, algorithm: Algorithm | None =
     cannot work with the model, or with so many clients."""
     if algorithm is not None:
         algorithm.init(problem)
-        getattr(algorithm, "check", lambda clients: None)(len(federation))
+        getattr(algorithm, "check_clients", lambda clients: None)(len(federation))
     for name in federation.holds:
         if name not in problem.names:
             raise BadInput(f"'holds' names {name!r}, which is no objective here.{nearest(name, problem.names)}")

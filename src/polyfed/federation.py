@@ -159,7 +159,8 @@ class Federation:
         return rows[client]
 
     def take(self, rows: Tensor, mask: Tensor | None = None) -> Batch:
-        """The examples of some row numbers."""
+        """The examples of some row numbers, where the arrays are."""
+        rows = rows.to(self.x.device)
         x = self.x.index_select(0, rows)
         targets = {name: t.index_select(0, rows) for name, t in self.targets.items()}
         return Batch(self.prepare(x) if self.prepare else x, targets, mask)

@@ -170,7 +170,9 @@ class Problem:
     def losses(self, outputs: Outputs, batch: Batch, holds: Sequence[bool]) -> list[Tensor]:
         """Mean loss of every objective on a batch; 0 for those the client does not hold."""
         return [
-            batch.mean(self.value(k, "loss", outputs, batch)) if held else torch.zeros((), dtype=self.dtype)
+            batch.mean(self.value(k, "loss", outputs, batch)).to(self.dtype)
+            if held
+            else torch.zeros((), dtype=self.dtype, device=batch.x.device)
             for k, held in enumerate(holds)
         ]
 

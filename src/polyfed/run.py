@@ -134,12 +134,12 @@ class _Loop:
         state, found = self.plan.algorithm.round(t, before, self.door)
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list(self.door.asked)}
-        line = {**self._named(found), **self.door.report(), **line}  # a method's own names do not hide the loop's
+        _add(line, {**self._named(found), **self.door.report()})
         sent = self.meter.up + self.meter.down
         line |= self.evaluation.more(t, before, state, self.door, self.plan.rounds)
         if self.evaluation.due(t, self.plan.rounds):
             line |= self.evaluation(state, self.door, getattr(self.plan.algorithm, "personal", None))
-            line |= self._measured(state)
+            _add(line, self._measured(state))
         line["evaluation_bytes"] = self.meter.up + self.meter.down - sent
         line["failures"] = [{"client": client, "why": why} for client, why in self.door.failures]
         line["seconds"] = time.perf_counter() - start
@@ -210,6 +210,11 @@ class _Loop:
         }
 
 
+def _add(line: dict[str, Any], found: Mapping[str, Any]) -> None:
+    """A method's own names do not hide the loop's."""
+    line |= {name: value for name, value in found.items() if name not in line}
+
+
 def _plain(value: Any) -> Any:
     """Numbers, lists and dicts only; what is not finite becomes null, as JSON wants it."""
     if isinstance(value, Mapping):
@@ -221,13 +226,18 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _gpus() -> list[int]:
+    """Those in use: asking the others for their random state would begin to use them."""
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """One torch thread (the same bits whatever the machine's load), and the caller's random state left alone."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=_gpus()):
             yield
     finally:
         torch.set_num_threads(threads)

@@ -98,7 +98,7 @@ def check(validate: Callable[[], Any], table: Settings, path: str, known: typing
 
 
 def _sentence(error: ValidationError, table: Settings, path: str, known: typing.Collection[str]) -> str:
-    first = error.errors()[0]
+    first = max(error.errors(), key=lambda e: len(_place(e, table)[0]))  # of a union, the branch that was meant
     keys, found = _place(first, table)
     name = ".".join(keys)
     key = ".".join(part for part in (path, name) if part)
@@ -109,6 +109,8 @@ def _sentence(error: ValidationError, table: Settings, path: str, known: typing.
     if first["type"] == "union_tag_invalid":
         tag, tags = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "").split(", ")
         return f"Unknown {key}.name {tag!r}.{nearest(tag, tags)}"
+    if first["type"] == "union_tag_not_found":
+        return f"The key '{key}.name' is needed and was not given."
     if first["type"] == "value_error" and not name:
         return f"{path}: {_rule(first['msg'])}"
     rules = [e["msg"] for e in error.errors() if _place(e, table)[0] == keys]
@@ -123,8 +125,7 @@ def _place(error: Any, table: Any) -> tuple[list[str], Any]:
     """The keys that lead to what is complained of, and what is there; pydantic also names the branches of a union."""
     keys: list[str] = []
     for part in error["loc"]:
-        inside = part in table if isinstance(table, dict) else isinstance(part, int) and isinstance(table, list)
-        if inside:
+        if part in (table if isinstance(table, dict) else range(len(table)) if isinstance(table, list) else ()):
             table = table[part]
             keys.append(str(part))
     if error["type"] in (*UNKNOWN, *MISSING) and str(error["loc"][-1]) not in keys[-1:]:

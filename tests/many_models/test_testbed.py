@@ -191,5 +191,5 @@ def test_a_growing_batch_trains() -> None:
 
     many = MultiModel({name: (small_problem(), method) for name in "ab"})
     assert train_many(many, small_federation(), rounds=6).summary["failures"] == 0
-    with pytest.raises(BadInput, match=r"algorithm.batch_size should be"):
+    with pytest.raises(BadInput, match=r"algorithm.batch_size.start should be greater than or equal to 1. Found 0."):
         build(FedAvg, {"batch_size": {"start": 0, "full": 20}}, "algorithm")

@@ -275,6 +275,8 @@ def test_dropouts_have_their_probability() -> None:
         ("algorithm.regulariser.lamb=1", "Unknown key 'algorithm.regulariser.lamb'."),
         ("algorithm.regulariser.name=fixed", "The key 'algorithm.regulariser.omega' is needed"),
         ("algorithm.regulariser.name=clusterd", "Unknown algorithm.regulariser.name 'clusterd'. Did you mean"),
+        ("algorithm.regulariser={}", "The key 'algorithm.regulariser.name' is needed and was not given."),
+        ("faults.drop=[0.5,2]", "faults.drop.1 should be less than or equal to 1. Found 2."),
         ("algorithm.regulariser=3", "algorithm.regulariser should be a table. Found 3."),
         ("algorithm.regulariser.clusters=25", "clusters should be at most the 24 tasks. Found 25."),
     ],

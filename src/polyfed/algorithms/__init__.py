@@ -16,7 +16,12 @@ Diagnostics = Mapping[str, Tensor | float | int | str | Mapping[str, Any]]
 
 
 class Algorithm(Protocol):
-    """init gives the first state, round t = 1, 2, ... the next one and what is worth logging."""
+    """init gives the first state, round t = 1, 2, ... the next one and what is worth logging.
+
+    A method may also have: check_clients(n), refusing what does not go with n clients before a run is begun;
+    measure(state, fleet), more to log at every evaluation, whose 'done' ends the run; personal(state, clients), each
+    client's own model; extras(state), more arrays for the model file; pooled = True, to train on all rows at one place.
+    """
 
     def init(self, problem: Problem) -> State: ...
 

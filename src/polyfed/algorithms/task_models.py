@@ -59,7 +59,7 @@ class TaskModels:
             )
         return dict(problem.initial())
 
-    def check(self, clients: int) -> None:
+    def check_clients(self, clients: int) -> None:
         """Refuse what does not go with so many nodes."""
         if self.tasks is not None and len(self.tasks) != clients:
             raise BadInput(

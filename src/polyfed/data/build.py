@@ -70,10 +70,12 @@ def federate(
 ) -> Federation:
     """A federation of a data set's rows; each client keeps fractions of its own aside, at random, for valid and test.
 
-    skew: how many times more training rows the largest client has than the smallest, skew_share: how many clients lose
-    rows for it (`skewed`). holds: which clients
-    have which objectives. rotate: training images are turned by up to so many degrees.
+    skew: how many times more training rows the largest client has than the smallest, skew_share: which part of the
+    clients lose rows for it (`skewed`). holds: which clients have which objectives. rotate: training images are turned
+    by up to so many degrees.
     """
+    if skew == 1 and skew_share != 1:
+        raise BadInput(f"data.skew_share goes with data.skew above 1. Found skew_share = {skew_share} and skew = 1.")
     if not rows.length.all():
         empty = int((rows.length == 0).sum())
         raise BadInput(f"Each client should have a row; {empty} of {len(rows)} have none: use fewer clients.")

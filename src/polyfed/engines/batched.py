@@ -117,7 +117,10 @@ class Batched(Engine):
 
     def _loop(self, clients: list[int], places: list[int], request: Request) -> Iterator[Stack]:
         if self._bench is None:
-            self._bench = Bench(self._problem, self._federation, self._wrappers, device=self.device)
+            there = replace(self._federation, x=self._there.x, targets=self._there.targets)
+            self._bench = Bench(
+                self._problem, self._federation, self._wrappers, device=self.device, there=there, tf32=self._tf32
+            )
         for client, place in zip(clients, places, strict=True):
             row = request.row(place)
             state = self.memory.settle(client, row)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.client import State, Wrappers
-from polyfed.engines.device import HOST, arrays_on
+from polyfed.engines.device import HOST, arrays_on, precision
 from polyfed.errors import BadInput
 from polyfed.federation import Federation, Index
 from polyfed.keys import common_key, key, permutation
@@ -206,18 +206,24 @@ class Bench:
         *,
         offset: int = 0,
         device: torch.device = HOST,
+        there: Federation | None = None,
+        tf32: bool = False,
     ) -> None:
-        self.problem, self.federation, self.offset, self.device = problem, federation, offset, device
-        self._there = arrays_on(device, federation)
+        self.problem, self.federation, self.offset = problem, federation, offset
+        self.device, self._tf32 = device, tf32
+        self._there = there or arrays_on(device, federation)
         self.autograd = Autograd(problem, device)
         self.perform = wrappers.wrap()
         self._holds = federation.matrix(problem.names)
 
     def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
         try:
-            if self.device != HOST:
-                request, state = self._moved(request), state and self._on_device(state)
-            arrays, state = self.perform(self._client(client, request), request, state)
+            if self.device == HOST:
+                arrays, state = self.perform(self._client(client, request), request, state)
+            else:
+                moved, state = self._moved(request), state and self._on_device(state)
+                with precision(self._tf32):
+                    arrays, state = self.perform(self._client(client, moved), moved, state)
             return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
             return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None

@@ -15,17 +15,21 @@ SMALL = 4096  # bytes that a pipe takes at once
 
 
 class Channel:
-    """One end. `slots` messages may be under way in each direction: who sends more overwrites what was not read."""
+    """One end. So many messages may be under way in each direction: who sends more overwrites what was not read."""
 
     def __init__(self, pipe: Connection, out: mmap.mmap, into: mmap.mmap) -> None:
         self.pipe, self._out, self._into, self._next = pipe, out, into, 0
 
     @classmethod
-    def pair(cls, context: Any, slots: int) -> tuple[Channel, Channel]:
-        """Both ends, to be made before the fork; pages that are never written take no memory."""
-        there, back = (mmap.mmap(-1, slots * SLOT) for _ in range(2))
+    def pair(cls, context: Any, there: int, back: int) -> tuple[Channel, Channel]:
+        """Both ends, to be made before the fork, for so many messages; pages that are never written take no memory."""
+        out, into = (mmap.mmap(-1, slots * SLOT) for slots in (there, back))
         ours, theirs = context.Pipe()
-        return cls(ours, there, back), cls(theirs, back, there)
+        return cls(ours, out, into), cls(theirs, into, out)
+
+    def rewind(self) -> None:
+        """All that was sent has been read: the first pages will do again."""
+        self._next = 0
 
     def send(self, message: bytes) -> None:
         if len(message) <= SMALL:
@@ -51,3 +55,5 @@ class Channel:
 
     def close(self) -> None:
         self.pipe.close()
+        self._out.close()
+        self._into.close()

@@ -6,21 +6,33 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import AfterValidator
 
 from polyfed.errors import BadInput
 from polyfed.federation import Federation, Rows
 
-Device = Literal["auto", "cpu", "cuda"]
 HOST = torch.device("cpu")
+
+
+def _is_there(name: str) -> str:
+    """Refuses a GPU that is not there before a run is begun."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("'auto' or 'cpu', as torch can see no GPU here")
+    return name
+
+
+Device = Annotated[Literal["auto", "cpu", "cuda"], AfterValidator(_is_there)]
 
 
 def resolve(device: str) -> torch.device:
     """A device by name; 'auto' is the GPU where there is one."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BadInput("engine.device = 'cuda' needs a GPU that torch can see; there is none. Use 'auto' or 'cpu'.")
+    try:
+        _is_there(device)
+    except ValueError as error:
+        raise BadInput(f"engine.device should be {error}.") from None
     return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
 
 

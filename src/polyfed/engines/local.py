@@ -12,9 +12,8 @@ from pydantic import Field
 from polyfed.client import Memory, State, Wrappers
 from polyfed.engines import engines
 from polyfed.engines.bench import Bench, Job
-from polyfed.engines.device import Device, resolve
+from polyfed.engines.device import HOST, Device, resolve
 from polyfed.engines.workers import Pool
-from polyfed.errors import BadInput
 from polyfed.federation import Federation
 from polyfed.fleet import Engine, Ids, Stack
 from polyfed.messages import Reply, Request
@@ -23,7 +22,7 @@ from polyfed.problem import Problem
 
 @engines("local")
 class Local(Engine):
-    """A loop over the cohort in this process, on the CPU or a GPU, or `workers` processes over shared data."""
+    """A loop over the cohort in this process, on a CPU or GPU, or `workers` processes on the CPU over shared data."""
 
     def __init__(
         self,
@@ -34,9 +33,7 @@ class Local(Engine):
         workers: Annotated[int, Field(ge=1)] = 1,
         device: Device = "cpu",
     ) -> None:
-        where = resolve(device)
-        if workers > 1 and where.type != "cpu":
-            raise BadInput(f"engine.workers are processes on the CPU. Found workers = {workers} with a GPU: use one.")
+        where = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
         self.names, self.examples = problem.names, federation.examples
         self.holds = federation.matrix(problem.names)
         self.memory = Memory()
@@ -55,7 +52,8 @@ class Local(Engine):
         device: Device = "cpu",
     ) -> dict[str, Engine]:
         """An engine for each of several models, all over the same processes."""
-        made = {m: cls(problem, federation, wrappers, device=device) for m, (problem, federation) in parts.items()}
+        where: Device = "cpu" if workers > 1 else device
+        made = {m: cls(problem, federation, wrappers, device=where) for m, (problem, federation) in parts.items()}
         if workers > 1:
             benches = {name: engine._bench for name, engine in made.items()}
             pool = Pool(lambda client, request, state: benches[request.model](client, request, state), workers)

@@ -32,17 +32,19 @@ WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds wh
 
 class _Worker:
     def __init__(self, context: Any, bench: Work, earlier: list[Connection]) -> None:
-        self.channel, theirs = Channel.pair(context, 2 * AHEAD + 1)  # a job is at most two messages
+        self.channel, theirs = Channel.pair(context, 2 * AHEAD + 1, AHEAD + 1)  # a job is at most two messages
         self.pipe: Any = self.channel.pipe
         # a worker closes its copies of our ends of the pipes: then our death is an end of file to all of them
         self.process = context.Process(target=_serve, args=(bench, theirs, [*earlier, self.pipe]), daemon=True)
         self.process.start()
-        theirs.close()
+        theirs.pipe.close()
         self.busy: deque[int] = deque()
         self._shared: Mapping[str, Tensor] | None = None
 
     def send(self, number: int, job: Job) -> None:
         """The arrays that all clients share are sent once a request, then only what is this client's own."""
+        if not self.busy:
+            self.channel.rewind()
         if job.request.shared is not self._shared:
             self._shared = job.request.shared
             self._send(encode({"shared": True}, self._shared))

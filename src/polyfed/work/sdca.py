@@ -134,7 +134,7 @@ def task_values(client: Client, request: Request, state: State) -> tuple[Arrays,
     if mean and mean["rounds"] > 0:
         beta = mean["sum"] / mean["rounds"]
     z = rows.margins(_floats(request["w"]))
-    values = {"loss": loss.value(z, rows.y, g), "conjugate": loss.conjugate(beta.numpy(), rows.y, g)}
+    values = {"loss": loss.value(z, rows.y, g), "conjugate": loss.conjugate(_floats(beta), rows.y, g)}
     return {name: _tensor(float(request["c"]) * v.sum()) for name, v in values.items()}, state
 
 
@@ -161,7 +161,7 @@ def _subproblem(client: Client, request: Request, state: State) -> Subproblem:
     options = request.options
     return Subproblem(
         _rows(client, request), find(str(options["loss"])), _number(options["smoothing"]),
-        _floats(request["w"]), float(request["s"]), float(request["c"]), state["beta"].numpy(), client.key,
+        _floats(request["w"]), float(request["s"]), float(request["c"]), _floats(state["beta"]), client.key,
     )  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def _number(value: Any) -> float:
 
 
 def _floats(value: Tensor) -> Floats:
-    return np.ascontiguousarray(value.numpy(), dtype=np.float64)
+    return np.ascontiguousarray(value.cpu().numpy(), dtype=np.float64)
 
 
 def _tensor(value: Any) -> Tensor:
