@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.algorithms import Algorithm, State
-from polyfed.errors import Interrupted, NobodyAnswered, RunStopped
+from polyfed.errors import BadInput, Interrupted, NobodyAnswered, RunStopped
 from polyfed.evaluation import Evaluation
 from polyfed.federation import Federation
 from polyfed.fleet import Door, Engine, Fleet, Metered
@@ -84,7 +84,11 @@ def execute(plan: Plan, directory: RunDirectory, progress: Progress | None = Non
     """Start or continue a run and see it through."""
     keep_memory()  # before workers are forked
     with directory.locked(), _one_thread(), _interruptible() as interrupted:
-        engine = plan.engine()
+        try:
+            engine = plan.engine()
+        except BadInput:
+            directory.abandon()
+            raise
         try:
             return _Loop(plan, directory, engine, progress or Progress()).run(interrupted)
         finally:

@@ -36,6 +36,7 @@ class RunDirectory:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.new = False  # made by this process, and nothing in it yet
 
     @classmethod
     def create(cls, out: Path | None, name: str, settings: Mapping[str, Any]) -> RunDirectory:
@@ -55,7 +56,14 @@ class RunDirectory:
             raise BadInput(
                 f"The run directory {path} cannot be made: {error.strerror}; choose another --out."
             ) from error
-        return cls(path)
+        made_here = cls(path)
+        made_here.new = True
+        return made_here
+
+    def abandon(self) -> None:
+        """Bad input that only the engine could find leaves no run."""
+        if self.new:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:

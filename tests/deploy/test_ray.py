@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,7 @@ def test_a_cluster_that_is_not_there_is_a_sentence() -> None:
     ray.shutdown()
     with pytest.raises(BadInput, match="there is no Ray cluster there"):
         trained("fedavg", LOCAL, {"name": "ray", "address": "auto"})
+    assert not list(Path.cwd().glob("runs/*"))
     result = trained("fedavg", LOCAL, {"name": "ray", "workers": 2}, rounds=1)  # and one of our own is ended
     assert not ray.is_initialized()
     assert torch.allclose(weights(result), weights(trained("fedavg", LOCAL, "local", rounds=1)), atol=1e-6)
