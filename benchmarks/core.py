@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -145,7 +145,9 @@ def many(clients: int, times: int, cohort: int = 10, steps: int = STEPS) -> dict
 
 
 def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Megabytes; not `ru_maxrss`, which a process inherits from the one that started it (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def apart(function: Callable[..., dict[str, float]], *arguments: object) -> dict[str, float]:
