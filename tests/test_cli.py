@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from polyfed.cli import app
 from polyfed.experiment import builtin
+from polyfed.registry import forget
 
 SMALL = ["--set", "data.examples=300", "--set", "data.clients=10", "--set", "cohort=3", "--rounds", "2"]
 
@@ -72,12 +73,16 @@ def test_built_in_experiments_run(name: str) -> None:
     assert done.exit_code == 0, done.stderr
 
 
-def test_two_experiments_may_each_have_a_file_of_the_same_name() -> None:
+@pytest.mark.parametrize("file", ["own.py", "own/__init__.py"])
+def test_two_experiments_may_each_have_a_file_of_the_same_name(file: str) -> None:
     text = 'rounds = 1\ncohort = 2\n[data]\nclients = 10\nexamples = 100\n[model]\nname = "own:model"\n'
     for width in (3, 5):
-        Path(f"{width}").mkdir()
-        Path(f"{width}/own.py").write_text(
-            "from torch import nn\ndef model():\n"
+        path = Path(f"{width}", file)
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            "from torch import nn\nfrom polyfed import FedAvg\nfrom polyfed.algorithms import algorithms\n"
+            "@algorithms('own-method')\nclass Own(FedAvg):\n    pass\n"
+            "def model():\n"
             f"    return nn.Sequential(nn.Flatten(), nn.Linear(112, {width}), nn.Linear({width}, 20))\n"
         )
         Path(f"{width}/e.toml").write_text(text)
@@ -87,6 +92,8 @@ def test_two_experiments_may_each_have_a_file_of_the_same_name() -> None:
         assert done.exit_code == 0, done.stderr
         sizes.append(json.loads(done.stdout.splitlines()[-1])["bytes_down"])
     assert sizes[0] == sizes[2] < sizes[1]
+    forget("own")
+    sys.modules.pop("own")
 
 
 def test_an_own_model_and_own_data_from_a_file_beside_the_experiment() -> None:

@@ -24,6 +24,7 @@ from polyfed.evaluation import fits
 from polyfed.fleet import Engine, Fleet
 from polyfed.models import models
 from polyfed.problem import Problem
+from polyfed.registry import forget
 from polyfed.run import Plan
 from polyfed.settings import Settings, Table, arguments, build, check, whole
 from polyfed.simulate.attacks import attacks
@@ -117,11 +118,20 @@ def reach(folder: str) -> None:
         sys.path.remove(folder)
     sys.path.insert(0, folder)
     importlib.invalidate_caches()  # the file may be younger than the last look into its folder
-    for own in Path(folder).glob("*.py"):  # two experiments may each have a `mine.py`
-        loaded = getattr(sys.modules.get(own.stem), "__file__", None)
-        if loaded and Path(loaded) != own and str(Path(loaded).parent) in _reached:
-            del sys.modules[own.stem]
+    _forget_others(Path(folder))
     _reached.add(folder)
+
+
+def _forget_others(folder: Path) -> None:
+    """Two experiments may each have a `mine.py`, or a package `mine`: what another's registered goes with it."""
+    names = {p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in names and getattr(module, "__file__", None):
+            file = Path(str(module.__file__))
+            root = file.parents[name.count(".") + (file.name == "__init__.py")]
+            if root != folder and str(root) in _reached:
+                del sys.modules[name]
+                forget(name)
 
 
 def rest_of(table: Any) -> Settings:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from polyfed.errors import BadInput, nearest
 
 T = TypeVar("T")
+_registries: list[Registry[Any]] = []
 
 
 class Registry(Generic[T]):
@@ -22,6 +23,7 @@ class Registry(Generic[T]):
         self._package = package
         self._things: dict[str, T] = {}
         self._complete = False
+        _registries.append(self)
 
     def __call__(self, name: str) -> Callable[[T], T]:
         """Decorator: `@algorithms("fedavg")`. A taken name is refused, never silently replaced."""
@@ -62,6 +64,14 @@ class Registry(Generic[T]):
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self._package}.{module.name}")
             self._complete = True
+
+
+def forget(module: str) -> None:
+    """What a user's module registered, which is about to be replaced by another of the same name."""
+    for registry in _registries:
+        for name, thing in list(registry._things.items()):
+            if getattr(getattr(thing, "do", thing), "__module__", None) == module:
+                del registry._things[name]
 
 
 def _import(name: str, kind: str) -> Any:
