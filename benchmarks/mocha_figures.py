@@ -1,4 +1,4 @@
-"""Figures 1-3 of the MOCHA paper in kind: `POLYFED_DATA=../shared/data python benchmarks/mocha_figures.py [1 2 3]`.
+"""Figures 1-3 of the MOCHA paper in kind: `POLYFED_DATA=... python benchmarks/mocha_figures.py [1 2 3] [--draw DIR]`.
 
 Each figure is an experiment of `experiments/` and some changes to it; what is printed is the simulated time to come
 within 10 %, 1 % and 0.1 % of the optimal primal value (relative sub-optimality), and what was reached in the end. The
@@ -20,6 +20,8 @@ from polyfed.rundir import RunDirectory
 
 ROOT = Path(__file__).parents[1] / "experiments"
 LEVELS = (0.1, 0.01, 0.001)
+Curve = tuple[np.ndarray, np.ndarray]  # simulated seconds and relative sub-optimality
+Panels = dict[str, dict[str, Curve]]  # title -> label -> curve
 METHODS = {
     "mocha": ["algorithm.steps={steps}"],
     "cocoa": ["algorithm.name=cocoa", "algorithm.steps=", "algorithm.theta={theta}"],
@@ -51,13 +53,14 @@ def curve(lines: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     return seconds[seen], np.array([lines[i]["primal"] for i in seen])
 
 
-def report(label: str, lines: list[dict[str, Any]], best: float) -> float:
+def report(label: str, lines: list[dict[str, Any]], best: float) -> Curve:
+    """Prints when each level is reached; the relative sub-optimality over simulated time."""
     seconds, primal = curve(lines)
     off = primal / best - 1
     times = [seconds[np.argmax(off <= level)] if (off <= level).any() else np.inf for level in LEVELS]
     text = "  ".join(f"{100 * level:g} % {t:7.1f} s" for level, t in zip(LEVELS, times, strict=True))
     print(f"  {label:34} {text}   last {100 * off[-1]:.3f} % at {seconds[-1]:.0f} s", flush=True)
-    return float(times[1])
+    return seconds, off
 
 
 def optimum() -> float:
@@ -65,38 +68,78 @@ def optimum() -> float:
     return float(lines[-1]["dual"])
 
 
-def figure1(best: float) -> None:
-    """The figure shows each method's best setting; all that were tried are printed."""
+def figure1(best: float) -> Panels:
+    """Each method's best setting is drawn; all that were tried are printed."""
+    panels: Panels = {}
     for network in ("wifi", "lte", "3g"):
         for method, changes in METHODS.items():
+            tried = []
             for setting in TUNED[method]:
                 filled = [change.format(**setting) for change in changes]
                 label = f"{network} {method} {' '.join(f'{k}={v}' for k, v in setting.items())}"
-                report(label, history("figure1", [*filled, f"network.name={network}"], 100), best)
+                tried.append(report(label, history("figure1", [*filled, f"network.name={network}"], 100), best))
+            panels.setdefault(network, {})[method] = min(tried, key=_quality)
+    return panels
 
 
-def figure2(best: float) -> None:
+def _quality(found: Curve) -> tuple[float, float]:
+    """When 1 % is reached, then how close it came."""
+    seconds, off = found
+    return (float(seconds[np.argmax(off <= 0.01)]) if (off <= 0.01).any() else np.inf), float(off[-1])
+
+
+def figure2(best: float) -> Panels:
+    panels: Panels = {}
     for variability in ("high", "low"):
         for method in ("mocha", "cocoa", "mb-sdca", "mb-sgd"):
             setting = {"steps": 210, "theta": 0.9, "batch": 210, "beta": 2, "lr": 3e-4}
             filled = [change.format(**setting) for change in METHODS[method]]
-            report(f"{variability} {method}", history("figure2", [*filled, f"faults.variability={variability}"]), best)
+            lines = history("figure2", [*filled, f"faults.variability={variability}"])
+            panels.setdefault(f"{variability} variability", {})[method] = report(f"{variability} {method}", lines, best)
+    return panels
 
 
-def figure3(best: float) -> None:
-    for drop in (0.0, 0.25, 0.5, 0.75, 0.9):
-        report(f"drop {drop}", history("figure3", [f"faults.drop={drop}"]), best)
-    report("node 3 never answers", history("figure3", ["faults.drop=0.0", "faults.silent=[3]"]), best)
+def figure3(best: float) -> Panels:
+    found = {
+        f"p = {drop}": report(f"drop {drop}", history("figure3", [f"faults.drop={drop}"]), best)
+        for drop in (0.0, 0.25, 0.5, 0.75, 0.9)
+    }
+    silent = history("figure3", ["faults.drop=0.0", "faults.silent=[3]"])
+    return {"dropped nodes": {**found, "one never answers": report("node 3 never answers", silent, best)}}
+
+
+def draw(panels: Panels, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.4), sharey=True, squeeze=False)
+    for axis, (title, curves) in zip(axes[0], panels.items(), strict=True):
+        for label, (seconds, off) in curves.items():
+            axis.loglog(seconds, np.maximum(off, 1e-5), label=label)
+        axis.set(title=title, xlabel="simulated seconds")
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("relative sub-optimality")
+    axes[0][-1].legend(fontsize="small")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f"  drawn: {path}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", type=int, default=[1, 2, 3])
+    parser.add_argument("--draw", type=Path, help="a folder for figure-1.png, ... (needs matplotlib)")
+    asked = parser.parse_args()
     best = optimum()
     print(f"optimal primal value {best:.4f}")
-    for number in parser.parse_args().figures:
+    for number in asked.figures:
         print(f"Figure {number}")
-        {1: figure1, 2: figure2, 3: figure3}[number](best)
+        panels = {1: figure1, 2: figure2, 3: figure3}[number](best)
+        if asked.draw:
+            draw(panels, asked.draw / f"figure-{number}.png")
 
 
 if __name__ == "__main__":
