@@ -67,7 +67,7 @@ SENTENCES: list[tuple[Any, str]] = [
     ([[1], [1, 0], [1, 0]], "Found 3 rows of 1 or 2 entries."),
     ([[1, 0], [0, 0], [0, 1]], "each client should hold an objective; client 1 (from 0) holds none."),
     ([[1, 0], [1, 0], [1, 0]], "each objective should have a client; 'right' has none."),
-    ([[1, 2], [1, 0], [1, 0]], "data.holds should be"),
+    ([[1, 2], [1, 0], [1, 0]], "data.holds.0.1 should be 0 or 1. Found 2."),
 ]
 
 
