@@ -2,7 +2,7 @@
 
 Each figure is an experiment of `experiments/` and some changes to it; what is printed is the simulated time to come
 within 10 %, 1 % and 0.1 % of the optimal primal value (relative sub-optimality), and what was reached in the end. The
-optimum is taken to be MOCHA's own dual value at a relative duality gap of 1e-4 or less: no sub-optimality is understated.
+optimum is taken to be MOCHA's own dual value at a relative duality gap of at most 1e-4: nothing is understated.
 """
 
 from __future__ import annotations
