@@ -70,8 +70,8 @@ class Autograd:
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
-        lam = omega.tolist() if x.device == HOST else omega.unbind()  # asking a GPU for numbers would stall it
-        held = [k for k, hold in enumerate(holds) if hold and not (isinstance(lam[k], float) and lam[k] == 0)]
+        wanted = omega.tolist() if x.device == HOST else holds  # asking a GPU for numbers would stall it
+        held = [k for k, hold in enumerate(holds) if hold and wanted[k]]
         every = torch.stack(losses)
         if not held:
             return torch.zeros_like(x), every.detach(), self._after(buffers)
