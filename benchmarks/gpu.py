@@ -21,7 +21,6 @@ from polyfed import Federation, Objective, Problem, Wrappers
 from polyfed.algorithms import algorithms
 from polyfed.data import Dataset
 from polyfed.engines.batched import Batched
-from polyfed.engines.local import Local
 from polyfed.fleet import Door
 from polyfed.models import models
 
@@ -84,29 +83,40 @@ def speed(sizes: list[int]) -> None:
     for clients in sizes:
         f = federation(clients)
         times = 20 if clients <= 100 else 5
-        for compiled, tf32 in ((True, True), (True, False)) if clients == 100 else ((True, True),):
-            engine = Batched(p, f, Wrappers(), tf32=tf32, compile=compiled)
+        for tf32 in (True, False):
+            engine = Batched(p, f, Wrappers(), tf32=tf32)
             start = time.perf_counter()
-            ms = milliseconds(rounds(engine, p, clients), times)
-            took = time.perf_counter() - start
-            say(part="fedavg", clients=clients, compile=compiled, tf32=tf32, ms=ms, took=took)
-            if compiled and tf32 and clients == 100:
+            one = rounds(engine, p, clients)
+            one(1)
+            first = time.perf_counter() - start
+            ms = milliseconds(one, times)
+            say(part="fedavg", clients=clients, tf32=tf32, ms=ms, first_round_s=first)
+            if tf32 and clients == 100:
                 ms2 = milliseconds(rounds(engine, p, clients, "fedcmoo"), times)
                 ms1 = milliseconds(rounds(engine, p, clients, "fedcmoo", exchanges=1), times)
                 say(part="fedcmoo / fedavg", clients=clients, two=ms2 / ms, one=ms1 / ms)
-            del engine
+            del engine, one
             torch.cuda.empty_cache()
 
 
-def loop() -> None:
-    torch.set_num_threads(1)
+def profile(clients: int = 100) -> None:
+    """Which kernels a round's time goes to."""
     p = problem()
-
-    class OnGpu(Local):
-        pass
-
-    engine = OnGpu(p, federation(10), Wrappers())
-    say(part="loop on the CPU, one thread", clients=10, ms=milliseconds(rounds(engine, p, 10), 2, 1))
+    one = rounds(Batched(p, federation(clients), Wrappers(), tf32=True), p, clients)
+    for t in range(3):
+        one(t + 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for t in range(3):
+            one(t + 4)
+        torch.cuda.synchronize()
+    kernels = sorted(found.key_averages(), key=lambda k: -k.device_time_total)
+    for k in kernels[:20]:
+        say(part="kernel", ms=k.device_time_total / 3e3, launches=k.count // 3, name=k.key[:90])
+    say(
+        part="all kernels",
+        ms=sum(k.device_time_total for k in kernels) / 3e3,
+        launches=sum(k.count for k in kernels) // 3,
+    )
 
 
 def eager_loop(clients: int = 10) -> None:
@@ -132,6 +142,11 @@ def eager_loop(clients: int = 10) -> None:
     say(part="eager loop on the GPU", clients=clients, ms=milliseconds(one, 3, 1))
 
 
+def eager() -> None:
+    for clients in (10, 100):
+        eager_loop(clients)
+
+
 def floors() -> None:
     a = torch.empty(1 << 30, dtype=torch.float32, device="cuda")
     b = torch.empty_like(a)
@@ -147,46 +162,45 @@ def floors() -> None:
 
 def huge() -> None:
     p, clients = problem(), 10_000
-    engine = Batched(p, federation(clients), Wrappers(), tf32=True, compile=False)
+    engine = Batched(p, federation(clients), Wrappers(), tf32=True)
     torch.cuda.reset_peak_memory_stats()
     ms = milliseconds(rounds(engine, p, clients), 1, 1)
     say(part="10,000 clients", ms=ms, peak_gb=torch.cuda.max_memory_allocated() / 1e9)
 
 
-def accuracy(rounds_: int = 100, compiled: bool = False) -> None:
+def accuracy(rounds_: int = 100) -> None:
+    """MultiMNIST with and without TF32, dropout and rotation on."""
     from polyfed import train
     from polyfed.data.build import build_data
 
     dataset, f, _ = build_data(
         {"name": "multimnist", "clients": 100, "partition": "dirichlet", "alpha": 0.3, "rotate": 25}, seed=0
     )
-    for name, settings in (
-        ("fedcmoo", {"lr": 0.5, "server_lr": 1.2}),
-        ("fedcmoo", {"lr": 0.5, "server_lr": 1.2, "exchanges": 1, "ema": 0.8}),
-        ("fsmgda", {"lr": 0.1, "server_lr": 2.0}),
-        ("fedcmoo-pref", {"lr": 0.3, "server_lr": 1.6}),
-        ("fedavg", {"lr": 0.5, "server_lr": 1.2}),
+    for name, settings, tf32 in (
+        ("fedcmoo", {"lr": 0.5, "server_lr": 1.2}, False),
+        ("fedcmoo", {"lr": 0.5, "server_lr": 1.2}, True),
+        ("fsmgda", {"lr": 0.1, "server_lr": 2.0}, False),
+        ("fsmgda", {"lr": 0.1, "server_lr": 2.0}, True),
     ):
         for seed in (0, 1):
             torch.manual_seed(seed)
             p = Problem(models["two-digit-net"](dataset), dataset.objectives)
             algorithm = algorithms[name](local_steps=10, batch_size=128, **settings)
             start = time.perf_counter()
-            engine = {"name": "batched", "compile": compiled}
+            engine = {"name": "batched", "tf32": tf32}
             result = train(p, f, algorithm, rounds=rounds_, cohort=10, seed=seed, engine=engine, evaluate={"every": 50})
             found = {k: 100 * v["accuracy"] for k, v in result.summary["objectives"].items()}
-            extra = {k: v for k, v in settings.items() if k in ("exchanges", "ema")}
-            say(part="multimnist", method=name, **extra, seed=seed, **found, took=time.perf_counter() - start)
+            say(part="multimnist", method=name, tf32=tf32, seed=seed, **found, took=time.perf_counter() - start)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="floors,eager,speed,huge,accuracy")
+    parser.add_argument("--parts", default="floors,eager,speed,profile,huge,accuracy")
     parser.add_argument("--sizes", default="10,100,1000")
     asked = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     parts: dict[str, Callable[[], object]] = {
-        "floors": floors, "eager": eager_loop, "loop": loop, "huge": huge, "accuracy": accuracy,
+        "floors": floors, "eager": eager, "profile": profile, "huge": huge, "accuracy": accuracy,
         "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]),
     }  # fmt: skip
     for part in asked.parts.split(","):

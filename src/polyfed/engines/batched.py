@@ -25,7 +25,7 @@ from polyfed.engines import engines
 from polyfed.engines.bench import Bench
 from polyfed.engines.capture import Captured
 from polyfed.engines.device import Device, precision, resident, resolve
-from polyfed.engines.manyclients import ManyClients, Sizes
+from polyfed.engines.manyclients import Bounds, ManyClients, Sizes
 from polyfed.engines.stacked import Stacked
 from polyfed.errors import BadInput
 from polyfed.federation import Federation
@@ -66,6 +66,8 @@ class Batched(Engine):
         self._graph, self._tf32 = graph and self._fast, tf32
         self._chunk = chunk or (1024 if self._fast else 64)
         self._captured: dict[Any, Captured] = {}
+        self._splits: dict[Any, set[str]] = {}  # that a work reads: others do not shape its program
+        self._pool = torch.cuda.graph_pool_handle() if self._graph else None
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
         self._bench: Bench | None = None
         if why := unfit(problem, wrappers):
@@ -152,8 +154,8 @@ class Batched(Engine):
         places = {s: (put(r.start[ids]), put(r.length[ids])) for s, r in splits.items() if r is not None}
         n = put(self.examples[ids]).to(self._problem.dtype)
         holds = put(self.holds[ids]).to(self._problem.dtype)
-        sizes = {s: r.length[ids] for s, r in splits.items() if r is not None}
-        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, sizes
+        bounds = {s: Bounds.of(r.length[ids], r.length) for s, r in splits.items() if r is not None}
+        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, Sizes(bounds)
 
     def _put(self, values: NDArray[Any]) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
@@ -172,14 +174,20 @@ class Batched(Engine):
         return torch.func.vmap(one, in_dims=(None, 0, 0, None), randomness="different")
 
     def _replay(self, request: Request, sizes: Sizes, program: Any, arguments: Any) -> dict[str, Tensor]:
-        lengths = {split: tuple(sorted({*n.tolist()})) for split, n in sizes.items()}
-        options = tuple((name, str(v)) for name, v in sorted(request.options.items()))
-        shape = (request.work, options, len(arguments[2]["id"]), str(lengths))
-        if shape not in self._captured:
-            if len(self._captured) >= 8:  # step sizes that change every round would fill the device with graphs
-                self._captured.clear()
-            self._captured[shape] = Captured(program, arguments)
-        return self._captured[shape](arguments)
+        what = request.work, tuple((name, str(v)) for name, v in sorted(request.options.items()))
+        clients = len(arguments[2]["id"])
+
+        def shape() -> Any:
+            return what, clients, *(sizes[split] for split in sorted(self._splits.get(what, ())))
+
+        graph = self._captured.pop(shape(), None)
+        if graph is None:
+            if len(self._captured) >= 16:  # step sizes that change every round would fill the device with graphs
+                del self._captured[next(iter(self._captured))]
+            graph = Captured(program, arguments, self._pool)
+            self._splits[what] = sizes.asked
+        self._captured[shape()] = graph  # the latest last
+        return graph(arguments)
 
     def tree(self) -> dict[str, Any]:
         return self.memory.tree()

@@ -11,9 +11,12 @@ from torch.utils import _pytree as pytree
 
 
 class Captured:
-    """Copies arguments into fixed places, replays, and returns copies of the results."""
+    """Copies arguments into fixed places, replays, and returns copies of the results.
 
-    def __init__(self, program: Callable[..., dict[str, Tensor]], arguments: Any) -> None:
+    As nothing but the copies outlives a replay, all graphs may share one pool of memory.
+    """
+
+    def __init__(self, program: Callable[..., dict[str, Tensor]], arguments: Any, pool: Any) -> None:
         self._places = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, arguments)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -22,7 +25,7 @@ class Captured:
                 program(*self._places)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._results = program(*self._places)
 
     def __call__(self, arguments: Any) -> dict[str, Tensor]:

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from polyfed import tensorkeys
 from polyfed.engines.stacked import Stacked
-from polyfed.federation import Federation, Rows
+from polyfed.federation import Federation, Index, Rows
 from polyfed.problem import Batch, Problem
 
 Carry = TypeVar("Carry")
-Sizes = dict[str, NDArray[np.int64]]  # rows of every client of a chunk, by split
+
+
+class Bounds(NamedTuple):
+    """Of the rows of a chunk's clients in a split: no client has fewer or more. The shape of a program follows."""
+
+    least: int
+    most: int
+
+    @staticmethod
+    def of(lengths: Index, every: Index) -> Bounds:
+        """Loose ones, so that many cohorts have the same, but no looser than those of all clients."""
+        most = int(lengths.max())
+        quarter = max(1, 1 << most.bit_length() >> 3)
+        return Bounds(int(every.min()), min(-(-most // quarter) * quarter, int(every.max())))
+
+
+class Sizes:
+    """Bounds by split; remembers for which splits it was asked."""
+
+    def __init__(self, bounds: Mapping[str, Bounds]) -> None:
+        self._bounds = bounds
+        self.asked: set[str] = set()
+
+    def __getitem__(self, split: str) -> Bounds:
+        self.asked.add(split)
+        return self._bounds[split]
 
 
 @dataclass
 class ManyClients:
     """A `Client` under vmap: what is one client's is a tensor that stands for one row of all of theirs.
 
-    sizes are host numbers of the whole chunk, from which the shape of the program follows: the most rows a client has,
-    the fewest batches of a pass that has several, the most steps.
+    sizes are host numbers of the whole chunk, from which the number and shape of the batches follow.
     """
 
     problem: Problem
@@ -62,13 +84,12 @@ class ManyClients:
         split: str = "train",
         shuffle: bool = True,
     ) -> Carry:
-        lengths = self.sizes[split]
-        size = min(batch_size or int(lengths.max()), int(lengths.max()))
-        passes = -(-lengths // size)  # batches a pass, of each client
-        total = steps or int((epochs * passes).max())
-        order = self._order(split, passes, total, size, shuffle)
+        most = self.sizes[split].most
+        size = min(batch_size or most, most)
+        total = steps or epochs * -(-most // size)
+        order = self._order(split, total, size, shuffle)
         for i in range(total):
-            batch = self._augmented(self._take(order, split, i, size, passes), i, split, shuffle)
+            batch = self._augmented(self._take(order, split, i, size), i, split, shuffle)
             new = step(carry, batch, i)
             carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
         return carry
@@ -76,15 +97,14 @@ class ManyClients:
     def _passes(self, split: str, size: int) -> Tensor:
         return (self.place[split][1] + size - 1) // size
 
-    def _order(self, split: str, passes: NDArray[np.int64], total: int, size: int, shuffle: bool) -> Tensor:
+    def _order(self, split: str, total: int, size: int, shuffle: bool) -> Tensor:
         """Positions among the client's rows, pass by pass (passes, rows); of one batch the order does not matter."""
-        most = int(self.sizes[split].max())
+        least, most = self.sizes[split]
         plain = torch.arange(most, device=self.key.device)
-        several = passes[passes > 1]
-        if not shuffle or not len(several):
+        if not shuffle or most <= size:
             return plain.unsqueeze(0)
         length = self.place[split][1]
-        many = -(-total // int(several.min()))
+        many = -(-total // max(2, -(-least // size)))  # by whoever has several batches a pass, but the fewest
         shuffled = [self._permutation(epoch, most, length) for epoch in range(many)]
         return torch.where(self._passes(split, size) > 1, torch.stack(shuffled), plain)
 
@@ -94,7 +114,7 @@ class ManyClients:
         beyond = torch.arange(most, device=z.device) >= length
         return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
 
-    def _take(self, order: Tensor, split: str, i: int, size: int, passes: NDArray[np.int64]) -> Batch:
+    def _take(self, order: Tensor, split: str, i: int, size: int) -> Batch:
         start, length = self.place[split]
         in_pass = self._passes(split, size)
         place = (i % in_pass) * size + torch.arange(size, device=start.device)

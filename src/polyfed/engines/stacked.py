@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import functional_call, vmap
 
-from polyfed.engines.bench import inputs
+from polyfed.kernels.convolution import replace_convolutions
 from polyfed.problem import Batch, Outputs, Problem
 
 
@@ -24,28 +24,38 @@ class Stacked:
     def __init__(self, problem: Problem, device: torch.device, compiled: bool) -> None:
         self.problem = problem
         self.model = copy.deepcopy(problem.model).to(device)
+        replace_convolutions(self.model)
         over: dict[str, Any] = {"in_dims": 0, "randomness": "different"}
-        fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
-        self.grads = fast(vmap(grad(self._weighted, has_aux=True), **over))
-        self.jacobians = fast(vmap(jacrev(self._each, has_aux=True), **over))
+        fast: Callable[[Any], Any] = _compiled if compiled else lambda f: f
+        self.losses = fast(vmap(self._losses, **over))
         self.measures = fast(vmap(self._measured, **over))
 
     def _outputs(self, x: Tensor, bx: Tensor) -> Outputs:
-        out: Outputs = functional_call(self.model, self.problem.split(x), (inputs(bx, self.problem),))
+        bx = bx.to(self.problem.dtype) if bx.is_floating_point() else bx
+        out: Outputs = functional_call(self.model, self.problem.split(x), (bx,))
         return out
 
-    def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Tensor:
+    def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
         batch = self._batch(bx, mask, targets)
         losses = torch.stack(self.problem.losses(self._outputs(x, bx), batch, [True] * len(holds)))
         return torch.where(holds > 0, losses, torch.zeros_like(losses))
 
-    def _weighted(self, x: Tensor, omega: Tensor, holds: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
-        losses = self._losses(x, holds, batch[0], batch[1], batch[2:])
-        return losses @ omega, losses
+    # a loss depends on its own client's parameters alone: the gradient of the sum over clients holds that of each
 
-    def _each(self, x: Tensor, holds: Tensor, *batch: Any) -> tuple[Tensor, Tensor]:
-        losses = self._losses(x, holds, batch[0], batch[1], batch[2:])
-        return losses, losses
+    def _grads(self, x: Tensor, omega: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            losses = self.losses(x, *batch)
+            (g,) = torch.autograd.grad((losses * omega).sum(), x)
+        return g, losses.detach()
+
+    def _jacobians(self, x: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            losses = self.losses(x, *batch)
+            totals = losses.sum(0)
+            rows = [torch.autograd.grad(total, x, retain_graph=True)[0] for total in totals]
+        return torch.stack(rows, 1), losses.detach()
 
     def _measured(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
         batch, out = self._batch(bx, mask, targets), self._outputs(x, bx)
@@ -63,12 +73,12 @@ class Stacked:
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.model.train()
-        g, losses = _call(self.grads, x, omega, holds, *_flat(batch))
+        g, losses = _call(self._grads, x, omega, holds, *_flat(batch))
         return g, losses
 
     def jacobian(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self.model.train()
-        J, losses = _call(self.jacobians, x, holds, *_flat(batch))
+        J, losses = _call(self._jacobians, x, holds, *_flat(batch))
         return J, losses
 
     @torch.no_grad()
@@ -76,6 +86,16 @@ class Stacked:
         self.model.eval()
         (values,) = _call(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
         return values
+
+
+def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    fast = torch.compile(f)
+
+    def call(*tensors: Tensor) -> Tensor:
+        with torch._functorch.config.patch(donated_buffer=False):  # a Jacobian goes backward several times
+            return fast(*tensors)
+
+    return call
 
 
 def _flat(batch: Batch) -> tuple[Tensor, ...]:

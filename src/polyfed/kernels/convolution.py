@@ -1,0 +1,129 @@
+"""Convolutions of many clients at once, each with weights of its own: one Triton kernel instead of grouped cuDNN ones.
+
+Stacked, such a layer is a grouped convolution, for which cuDNN has kernels only where groups are wide: narrow ones run
+group by group, and a single input channel runs as a depthwise convolution. Here a client's layer is a product of its
+weights (out, k) with its patches (k, positions), k = (channel, row, column) of the window; the patches are gathered on
+the fly and never written. A last row of ones carries the bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+NARROW = 32  # channels up to which the kernels here are the faster ones (benchmarks/NOTES.md)
+
+
+class ClientConv2d(nn.Conv2d):
+    """A `Conv2d` whose stacked form is `convolve`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pad = [self.padding[0], self.padding[1]]  # type: ignore[list-item]
+        bias = self.bias if self.bias is not None else self.weight.new_zeros(self.out_channels)
+        alone = x.dim() == 3
+        x = x.unsqueeze(0) if alone else x
+        out: Tensor = convolve(x.unsqueeze(0), self.weight.unsqueeze(0), bias.unsqueeze(0), pad).squeeze(0)
+        return out.squeeze(0) if alone else out
+
+
+def replace_convolutions(model: nn.Module) -> None:
+    """Narrow, plain convolutions of a module become `ClientConv2d`; the others stay as they are."""
+    for module in model.modules():
+        if type(module) is nn.Conv2d and _fits(module):
+            module.__class__ = ClientConv2d
+
+
+def _fits(conv: nn.Conv2d) -> bool:
+    plain = conv.stride == conv.dilation == (1, 1) and conv.groups == 1 and conv.padding_mode == "zeros"
+    inside = not isinstance(conv.padding, str) and all(
+        p < k for p, k in zip(conv.padding, conv.kernel_size, strict=True)
+    )
+    return plain and inside and max(conv.in_channels, conv.out_channels) <= NARROW
+
+
+# operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)
+
+
+@torch.library.custom_op("polyfed::convolve", mutates_args=())
+def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
+    """Every client's images under its own weights."""
+    if _kernels(x):
+        from polyfed.kernels import convolution_triton
+
+        return convolution_triton.convolve(x.contiguous(), w.contiguous(), b.contiguous(), pad)
+    images = x.transpose(0, 1).flatten(1, 2)
+    out = F.conv2d(images, w.flatten(0, 1), b.flatten(), padding=pad, groups=len(x))
+    return out.unflatten(1, w.shape[:2]).transpose(0, 1).contiguous()
+
+
+@torch.library.custom_op("polyfed::convolve_weight_grad", mutates_args=())
+def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
+    """The gradients of weights and biases, where d (clients, n, out, h, w) is that of the output."""
+    if _kernels(x):
+        from polyfed.kernels import convolution_triton
+
+        return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad)
+    images, many = x.transpose(0, 1).flatten(1, 2), d.transpose(0, 1).flatten(1, 2)
+    shape = [len(x) * d.shape[2], x.shape[2], *kernel]
+    out = torch.nn.grad.conv2d_weight(images, shape, many, padding=pad, groups=len(x))
+    return out.unflatten(0, (len(x), d.shape[2])), d.sum((1, 3, 4))
+
+
+def _kernels(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.float32
+
+
+@convolve.register_fake
+def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
+    h, v = (x.shape[3 + i] + 2 * pad[i] - w.shape[3 + i] + 1 for i in (0, 1))
+    return x.new_empty(x.shape[0], x.shape[1], w.shape[1], h, v)
+
+
+@weight_grad.register_fake
+def _(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
+    return x.new_empty(len(x), d.shape[2], x.shape[2], *kernel), x.new_empty(len(x), d.shape[2])
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    x, w, _, ctx.pad = inputs
+    ctx.save_for_backward(x, w)
+
+
+def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+    x, w = ctx.saved_tensors
+    kernel, pad = list(w.shape[3:]), ctx.pad
+    dw, db = weight_grad(x, d, kernel, pad)
+    dx = None
+    if ctx.needs_input_grad[0]:  # the convolution of d with the mirrored weights
+        mirrored = w.transpose(1, 2).flip(3, 4)
+        dx = convolve(
+            d, mirrored, w.new_zeros(len(w), w.shape[2]), [k - 1 - p for k, p in zip(kernel, pad, strict=True)]
+        )
+    return dx, dw, db, None
+
+
+convolve.register_autograd(_backward, setup_context=_keep)
+
+
+def _together(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """vmap's dimension in front, joined with that of the clients."""
+    many = [
+        t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+        for t, d in zip(tensors, dims, strict=True)
+    ]
+    return [t.flatten(0, 1) for t in many]
+
+
+@convolve.register_vmap
+def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, int]:
+    out: Tensor = convolve(*_together(info, dims[:3], (x, w, b)), pad)
+    return out.unflatten(0, (info.batch_size, -1)), 0
+
+
+@weight_grad.register_vmap
+def _(info: Any, dims: Any, x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> Any:
+    dw, db = weight_grad(*_together(info, dims[:2], (x, d)), kernel, pad)
+    return (dw.unflatten(0, (info.batch_size, -1)), db.unflatten(0, (info.batch_size, -1))), (0, 0)

@@ -1,0 +1,110 @@
+"""The stacked convolution is what torch's own convolution gives, client by client; its kernels are, too."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from polyfed.kernels.convolution import ClientConv2d, convolve, replace_convolutions, weight_grad
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+# clients, images, channels, height, width, out, kernel, padding
+SHAPES = [
+    (3, 4, 1, 8, 9, 10, (3, 3), (1, 1)),
+    (2, 3, 10, 7, 8, 15, (3, 3), (0, 0)),
+    (2, 5, 3, 9, 6, 33, (5, 3), (2, 0)),
+    (1, 1, 2, 5, 5, 3, (2, 2), (1, 1)),
+    (2, 2, 32, 6, 6, 80, (1, 1), (0, 0)),
+]
+
+
+@pytest.fixture(scope="module")
+def kernels() -> ModuleType:
+    """The Triton kernels; where there is no GPU, in Triton's interpreter (`conftest`)."""
+    pytest.importorskip("triton", reason="Triton has no package for this system")
+    from polyfed.kernels import convolution_triton
+
+    return convolution_triton
+
+
+def some(shape: tuple[object, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    g, n, c, h, w, o, kernel, _ = shape
+    torch.manual_seed(0)
+    sizes = (g, n, c, h, w), (g, o, c, *kernel), (g, o)  # type: ignore[misc]
+    x, weights, bias = (torch.randn(*s, device=DEVICE) for s in sizes)  # type: ignore[arg-type]
+    return x, weights, bias
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_clients_convolve_with_their_own_weights(shape: tuple[object, ...]) -> None:
+    (x, w, b), pad = some(shape), list(shape[-1])  # type: ignore[call-overload]
+    expected = torch.stack([F.conv2d(x[c], w[c], b[c], padding=pad) for c in range(len(x))])
+    assert torch.allclose(convolve(x, w, b, pad), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernels_compute_the_same(shape: tuple[object, ...], kernels: ModuleType) -> None:
+    (x, w, b), pad = some(shape), list(shape[-1])  # type: ignore[call-overload]
+    expected = F.conv2d(x[-1].double(), w[-1].double(), b[-1].double(), padding=pad)
+    out = kernels.convolve(x, w, b, pad)
+    assert torch.allclose(out[-1].double(), expected, rtol=1e-5, atol=1e-4)
+    d = torch.randn_like(out)
+    dw, db = kernels.weight_grad(x, d, list(shape[-2]), pad)  # type: ignore[call-overload]
+    wanted = torch.nn.grad.conv2d_weight(x[-1].double(), w[-1].shape, d[-1].double(), padding=pad)
+    assert torch.allclose(dw[-1].double(), wanted, rtol=1e-5, atol=1e-4)
+    assert torch.allclose(db.double(), d.double().sum((1, 3, 4)), rtol=1e-5, atol=1e-4)
+    assert dw.is_contiguous()
+    assert db.is_contiguous()  # as torch.compile was told
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_torch_is_told_of_the_operators_is_true(shape: tuple[object, ...]) -> None:
+    (x, w, b), pad = some(shape), list(shape[-1])  # type: ignore[call-overload]
+    checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(
+        convolve, (x.requires_grad_(), w.requires_grad_(), b.requires_grad_(), pad), test_utils=checks
+    )
+    d = torch.randn_like(convolve(x, w, b, pad))
+    torch.library.opcheck(weight_grad, (x.detach(), d.detach(), list(shape[-2]), pad), test_utils=checks[:2])  # type: ignore[call-overload]
+
+
+def test_a_net_of_them_has_the_gradients_of_the_net() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(6, 4, (3, 2), bias=False),
+        nn.Flatten(1),
+        nn.Linear(4 * 4 * 5, 3),
+    ).double()
+    ours = nn.Sequential(*plain)
+    replace_convolutions(ours)
+    assert isinstance(ours[0], ClientConv2d)
+    stacked = {
+        name: torch.randn(3, *p.shape, dtype=torch.double).requires_grad_() for name, p in plain.named_parameters()
+    }
+    x = torch.randn(3, 5, 2, 6, 6, dtype=torch.double, requires_grad=True)
+    found = []
+    for net in (plain, ours):
+        out = vmap(lambda p, x, net=net: functional_call(net, p, (x,)))(stacked, x)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [*stacked.values(), x])])
+    assert all(torch.allclose(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_only_narrow_plain_convolutions_are_replaced() -> None:
+    kept = [
+        nn.Conv2d(1, 4, 3, stride=2), nn.Conv2d(1, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, groups=2),
+        nn.Conv2d(1, 4, 3, padding_mode="reflect"), nn.Conv2d(1, 4, 3, padding="same"), nn.Conv2d(64, 64, 3),
+        nn.Conv2d(1, 4, 1, padding=1),
+    ]  # fmt: skip
+    for conv in kept:
+        replace_convolutions(conv)
+        assert type(conv) is nn.Conv2d
+    replace_convolutions(narrow := nn.Conv2d(1, 4, 3))
+    assert torch.allclose(narrow(x := torch.randn(1, 8, 8)), F.conv2d(x, narrow.weight, narrow.bias), atol=1e-6)
