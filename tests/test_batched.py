@@ -18,6 +18,7 @@ from polyfed.algorithms import algorithms
 from polyfed.engines import engines
 from polyfed.engines.bench import Bench
 from polyfed.engines.device import resolve
+from polyfed.engines.stacked import Stacked
 from polyfed.errors import BadInput
 from polyfed.fleet import Door
 from polyfed.messages import Request
@@ -63,7 +64,7 @@ def test_batched_equals_local(name: str, settings: dict[str, Any], engine: tuple
     local = {"lr": 0.1, "local_steps": 4, "batch_size": 8}
     algorithm = algorithms[name](**{**local, **settings})
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # no method of these may fall back to the loop
+        warnings.simplefilter("error", RuntimeWarning)  # no method of these may fall back to the loop
         other = dict(zip(("name", "device"), engine, strict=True)) | ({"chunk": 2} if engine[0] == "batched" else {})
         other |= {"compile": False} if engine == ("batched", "cuda") else {}  # takes long; the net below is compiled
         runs = [
@@ -91,6 +92,28 @@ def test_twenty_rounds_of_a_convolution_net_agree(device: str) -> None:
         algorithm = algorithms["fedcmoo"](lr=0.05, local_steps=2, batch_size=8)
         results.append(train(Problem(model, objectives), federation, algorithm, rounds=20, cohort=2, engine=engine))
     assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fsmgda", "fedcmoo"])
+def test_a_compiled_step_is_the_same_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.compile sees it, without the code it would write; a Jacobian goes backward more than once."""
+    compiled = []
+
+    def compile(f: Any) -> Any:
+        compiled.append(f)
+        return original(f, backend="aot_eager")
+
+    original, init = torch.compile, Stacked.__init__
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _: init(s, problem, device, True))
+    results = []
+    for engine in ("local", {"name": "batched", "device": "cpu"}):
+        algorithm = algorithms[name](lr=0.1, local_steps=2, batch_size=8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            results.append(train(small_problem(), uneven(), algorithm, rounds=2, engine=engine))
+    assert compiled
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-5)
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])

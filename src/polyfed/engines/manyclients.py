@@ -87,9 +87,9 @@ class ManyClients:
         most = self.sizes[split].most
         size = min(batch_size or most, most)
         total = steps or epochs * -(-most // size)
-        order = self._order(split, total, size, shuffle)
+        rows, masks = self._batches(split, total, size, shuffle)
         for i in range(total):
-            batch = self._augmented(self._take(order, split, i, size), i, split, shuffle)
+            batch = self._augmented(self._gather(rows[i], masks[i]), i, split, shuffle)
             new = step(carry, batch, i)
             carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
         return carry
@@ -114,16 +114,18 @@ class ManyClients:
         beyond = torch.arange(most, device=z.device) >= length
         return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
 
-    def _take(self, order: Tensor, split: str, i: int, size: int) -> Batch:
+    def _batches(self, split: str, total: int, size: int, shuffle: bool) -> tuple[Tensor, Tensor]:
+        """The rows of every batch (total, size), and which of them are no padding: one program, not one a step."""
+        order = self._order(split, total, size, shuffle)
         start, length = self.place[split]
         in_pass = self._passes(split, size)
+        i = torch.arange(total, device=start.device).unsqueeze(1)
         place = (i % in_pass) * size + torch.arange(size, device=start.device)
         epoch = (i // in_pass).clamp(max=len(order) - 1)
         position = order.reshape(-1)[epoch * order.shape[1] + place.clamp(max=order.shape[1] - 1)]
         rows: Rows = getattr(self.federation, split)
         row = torch.as_tensor(rows.order)[(start + torch.minimum(position, length - 1)) % len(rows.order)]
-        mask = (place < length).to(self.problem.dtype)
-        return self._gather(row, mask)
+        return row, (place < length).to(self.problem.dtype)
 
     def _gather(self, rows: Tensor, mask: Tensor) -> Batch:
         f = self.federation

@@ -7,11 +7,13 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import config
 from torch.func import functional_call, vmap
 
 from polyfed.kernels.convolution import replace_convolutions
@@ -26,7 +28,7 @@ class Stacked:
         self.model = copy.deepcopy(problem.model).to(device)
         replace_convolutions(self.model)
         over: dict[str, Any] = {"in_dims": 0, "randomness": "different"}
-        fast: Callable[[Any], Any] = _compiled if compiled else lambda f: f
+        fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
         self.losses = fast(vmap(self._losses, **over))
         self.measures = fast(vmap(self._measured, **over))
 
@@ -43,14 +45,14 @@ class Stacked:
     # a loss depends on its own client's parameters alone: the gradient of the sum over clients holds that of each
 
     def _grads(self, x: Tensor, omega: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
+        with _backwards():
             x = x.detach().requires_grad_()
             losses = self.losses(x, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
         return g, losses.detach()
 
     def _jacobians(self, x: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
+        with _backwards():
             x = x.detach().requires_grad_()
             losses = self.losses(x, *batch)
             totals = losses.sum(0)
@@ -88,14 +90,18 @@ class Stacked:
         return values
 
 
-def _compiled(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    fast = torch.compile(f)
+@contextmanager
+def _backwards() -> Iterator[None]:
+    """Inside, gradients are taken, of one graph several times: compiled code keeps what it needs for that.
 
-    def call(*tensors: Tensor) -> Tensor:
-        with torch._functorch.config.patch(donated_buffer=False):  # a Jacobian goes backward several times
-            return fast(*tensors)
-
-    return call
+    That setting is a thread's own, so that the gradients have to be taken in this one.
+    """
+    with (
+        torch.enable_grad(),
+        torch.autograd.set_multithreading_enabled(False),
+        config.patch(donated_buffer=False),
+    ):
+        yield
 
 
 def _flat(batch: Batch) -> tuple[Tensor, ...]:

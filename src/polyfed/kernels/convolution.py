@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-NARROW = 32  # channels up to which the kernels here are the faster ones (benchmarks/NOTES.md)
+NARROW = 32  # with so few channels on one side at least, the kernels here are the faster ones (benchmarks/NOTES.md)
 
 
 class ClientConv2d(nn.Conv2d):
@@ -41,7 +41,7 @@ def _fits(conv: nn.Conv2d) -> bool:
     inside = not isinstance(conv.padding, str) and all(
         p < k for p, k in zip(conv.padding, conv.kernel_size, strict=True)
     )
-    return plain and inside and max(conv.in_channels, conv.out_channels) <= NARROW
+    return plain and inside and min(conv.in_channels, conv.out_channels) <= NARROW
 
 
 # operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)

@@ -9,6 +9,14 @@ from torch import Tensor
 
 
 @triton.jit
+def _rounded(x, EXACT: tl.constexpr):
+    """To the nearest TF32 number: the tensor cores would cut the last 13 bits off, always towards zero."""
+    if EXACT == "tf32":
+        x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
 def _patches(
     x, k, position, K: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
     OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, POSITIONS: tl.constexpr,
@@ -47,7 +55,7 @@ def _forward(
             w + client * (O * K) + o[:, None] * K + k[None, :], mask=(o < O)[:, None] & (k < K)[None, :], other=0.0
         )
         patches = _patches(x, k, position, K, C, H, W, OH, OW, KH, KW, PH, PW, POSITIONS)
-        acc = tl.dot(weights, patches, acc, input_precision=EXACT)
+        acc = tl.dot(_rounded(weights, EXACT), _rounded(patches, EXACT), acc, input_precision=EXACT)
     acc += tl.load(b + client * O + o, mask=o < O, other=0.0)[:, None]
     image, place = position // (OH * OW), position % (OH * OW)
     offset = client * (POSITIONS * O) + image[None, :] * (O * OH * OW) + o[:, None] * (OH * OW) + place[None, :]
@@ -74,7 +82,7 @@ def _weight_grad(
         there = tl.load(d + offset, mask=(o < O)[:, None] & (position < POSITIONS)[None, :], other=0.0)
         patches = _patches(x, k, position, K, C, H, W, OH, OW, KH, KW, PH, PW, POSITIONS)
         patches = tl.where((k == K)[:, None], 1.0, patches)  # the bias
-        acc = tl.dot(there, tl.trans(patches), acc, input_precision=EXACT)
+        acc = tl.dot(_rounded(there, EXACT), tl.trans(_rounded(patches, EXACT)), acc, input_precision=EXACT)
     offset = (client * parts + part) * (O * (K + 1)) + o[:, None] * (K + 1) + k[None, :]
     tl.store(out + offset, acc, mask=(o < O)[:, None] & (k <= K)[None, :])
 
