@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from polyfed import Federation, Objective, Problem, Wrappers, train
 from polyfed.algorithms import algorithms
 from polyfed.engines import engines
+from polyfed.engines.batched import Batched
 from polyfed.engines.bench import Bench
 from polyfed.engines.device import resolve
 from polyfed.engines.stacked import Stacked
@@ -167,40 +169,54 @@ def test_attacks_happen_all_the_same(device: str) -> None:
     assert torch.allclose(flat(local), flat(batched), atol=1e-5)
 
 
-def test_other_cohorts_need_few_new_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes differ from cohort to cohort: a recording for each would cost more than it saves."""
-    recorded = []
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engine as on a GPU, where programs are recorded: each is used again for arguments of the same shapes."""
+    made: list[Any] = []
 
     class Recorded:
         def __init__(self, program: Any, arguments: Any, pool: Any) -> None:
-            self.program = program
-            self.run = program(*arguments)
-            recorded.append(self)
+            self.program, self.places = program, pytree.tree_map(lambda t: t.shape, arguments)
+            program(*arguments)
+            made.append(self)
 
         def __call__(self, arguments: Any) -> Any:
-            return self.program(*arguments)  # with the bounds of the first cohort that it was made for
+            assert pytree.tree_map(lambda t: t.shape, arguments) == self.places
+            return self.program(*arguments)  # with the bounds of the cohort that it was made for
+
+    init = Batched.__init__
+
+    def recording(self: Batched, *args: Any, **settings: Any) -> None:
+        init(self, *args, **settings)
+        self._graph = True
 
     monkeypatch.setattr("polyfed.engines.batched.Captured", Recorded)
+    monkeypatch.setattr(Batched, "__init__", recording)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("settings", "works"),
+    [({"local_steps": 4}, 1), ({"local_epochs": 2}, 1), ({"batch_size": 0}, 1), ({"width": 8}, 2)],
+)
+def test_other_cohorts_need_few_new_recordings(settings: dict[str, Any], works: int, recorded: list[Any]) -> None:
+    """Sizes differ from cohort to cohort: a recording for each would cost more than it saves."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 60, 30)
     x = rng.normal(size=(lengths.sum(), 5)).astype(np.float32)
     targets = {name: (x @ rng.normal(size=(5, 3))).argmax(1) for name in ("left", "right")}
     federation = Federation.from_arrays(x, targets, clients=np.split(np.arange(len(x)), lengths.cumsum()[:-1]))
-    for settings in ({"local_steps": 4}, {"local_epochs": 2}):
-        problem, algorithm = small_problem(), algorithms["fedavg"](lr=0.1, batch_size=8, **settings)
-        engine = engines["batched"](problem, federation, Wrappers(), device="cpu")
-        engine._graph = True
-        doors = [
-            Door(e, problem, seed=0, cohort=4) for e in (engine, engines["local"](problem, federation, Wrappers()))
-        ]
-        states = [algorithm.init(problem) for _ in doors]
-        recorded.clear()
-        for t in range(1, 41):
-            for i, door in enumerate(doors):
-                door.begin(t)
-                states[i], _ = algorithm.round(t, states[i], door)
-        assert torch.allclose(states[0]["x"], states[1]["x"], atol=1e-4)
-        assert len(recorded) <= 5
+    method = algorithms["fedcmoo" if "width" in settings else "fedavg"]
+    results = [
+        train(
+            small_problem(), federation, method(**{"lr": 0.1, "batch_size": 8, **settings}), rounds=30, cohort=4,
+            engine=engine, evaluate={"every": 1},
+        )
+        for engine in ("local", {"name": "batched", "device": "cpu"})
+    ]  # fmt: skip
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-4)
+    # four sizes of the largest client for each kind of work, and one recording of the evaluation of all clients
+    assert len(recorded) <= 4 * works + 1
 
 
 def test_stacks_hold_a_chunk_and_come_in_order() -> None:

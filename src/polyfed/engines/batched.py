@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import Annotated, Any
@@ -26,10 +27,11 @@ from polyfed.engines.bench import Bench
 from polyfed.engines.capture import Captured
 from polyfed.engines.device import Device, precision, resident, resolve
 from polyfed.engines.manyclients import Bounds, ManyClients, Sizes
-from polyfed.engines.stacked import Stacked
+from polyfed.engines.stacked import Stacked, compiling
 from polyfed.errors import BadInput
 from polyfed.federation import Federation
 from polyfed.fleet import Engine, Ids, Stack
+from polyfed.kernels import triton_is_here
 from polyfed.keys import common_key, key
 from polyfed.messages import Request
 from polyfed.problem import Problem
@@ -61,7 +63,7 @@ class Batched(Engine):
         self._fast = self.device.type == "cuda"
         self._problem, self._federation, self._wrappers = problem, federation, wrappers
         self._there = resident(self.device, federation)
-        self._stacked = Stacked(problem, self.device, compile and self._fast)
+        self._stacked = Stacked(problem, self.device, compile and self._fast and triton_is_here())
         self._stacked.names = tuple(federation.targets)
         self._graph, self._tf32 = graph and self._fast, tf32
         self._chunk = chunk or (1024 if self._fast else 64)
@@ -75,6 +77,8 @@ class Batched(Engine):
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         shared = self.memory.recall(clients, request)
+        if works[request.work].measures:  # needs nothing but what its request carries: the cohort is like the others
+            shared = [request.shared] * len(clients)
         runs = groupby(range(len(clients)), key=lambda i: id(shared[i]))  # clients with the same past go together
         for _, run in runs:
             places = list(run)
@@ -138,7 +142,7 @@ class Batched(Engine):
         shared = {name: a.to(self.device) for name, a in request.shared.items()}
         arguments = shared, each, mine, self._common(request)
         program = self._program(request, sizes)
-        with precision(self._tf32):
+        with precision(self._tf32), compiling() if self._fast else nullcontext():
             run = self._replay if self._graph else _run
             return run(request, sizes, program, arguments)
 
@@ -175,10 +179,11 @@ class Batched(Engine):
 
     def _replay(self, request: Request, sizes: Sizes, program: Any, arguments: Any) -> dict[str, Tensor]:
         what = request.work, tuple((name, str(v)) for name, v in sorted(request.options.items()))
-        clients = len(arguments[2]["id"])
+        like = tuple((name, *a.shape) for arrays in arguments[:2] for name, a in sorted(arrays.items()))
 
         def shape() -> Any:
-            return what, clients, *(sizes[split] for split in sorted(self._splits.get(what, ())))
+            splits = sorted(self._splits.get(what, ()))
+            return what, like, len(arguments[2]["id"]), *(sizes[split] for split in splits)
 
         graph = self._captured.pop(shape(), None)
         if graph is None:

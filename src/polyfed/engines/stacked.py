@@ -7,6 +7,7 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -88,6 +89,16 @@ class Stacked:
         self.model.eval()
         (values,) = _call(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
         return values
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Inside, what is compiled may be compiled for as many engines and cohorts as there are, without advice."""
+    import torch._dynamo  # takes a second, where nothing else needs it
+
+    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256):
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
+        yield
 
 
 @contextmanager

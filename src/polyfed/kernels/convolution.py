@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn import grad
+
+from polyfed.kernels import triton_is_here
 
 NARROW = 32  # with so few channels on one side at least, the kernels here are the faster ones (benchmarks/NOTES.md)
 
@@ -21,7 +24,7 @@ class ClientConv2d(nn.Conv2d):
     """A `Conv2d` whose stacked form is `convolve`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        pad = [self.padding[0], self.padding[1]]  # type: ignore[list-item]
+        pad = [int(p) for p in self.padding]
         bias = self.bias if self.bias is not None else self.weight.new_zeros(self.out_channels)
         alone = x.dim() == 3
         x = x.unsqueeze(0) if alone else x
@@ -56,7 +59,7 @@ def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
         return convolution_triton.convolve(x.contiguous(), w.contiguous(), b.contiguous(), pad)
     images = x.transpose(0, 1).flatten(1, 2)
     out = F.conv2d(images, w.flatten(0, 1), b.flatten(), padding=pad, groups=len(x))
-    return out.unflatten(1, w.shape[:2]).transpose(0, 1).contiguous()
+    return out.view(len(out), *w.shape[:2], *out.shape[2:]).transpose(0, 1).contiguous()
 
 
 @torch.library.custom_op("polyfed::convolve_weight_grad", mutates_args=())
@@ -68,12 +71,12 @@ def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tupl
         return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad)
     images, many = x.transpose(0, 1).flatten(1, 2), d.transpose(0, 1).flatten(1, 2)
     shape = [len(x) * d.shape[2], x.shape[2], *kernel]
-    out = torch.nn.grad.conv2d_weight(images, shape, many, padding=pad, groups=len(x))
-    return out.unflatten(0, (len(x), d.shape[2])), d.sum((1, 3, 4))
+    out = grad.conv2d_weight(images, shape, many, padding=pad, groups=len(x))  # type: ignore[no-untyped-call]
+    return out.reshape(len(x), d.shape[2], *shape[1:]), d.sum((1, 3, 4))
 
 
 def _kernels(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype == torch.float32
+    return x.is_cuda and x.dtype == torch.float32 and triton_is_here()
 
 
 @convolve.register_fake
@@ -117,13 +120,16 @@ def _together(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ..
     return [t.flatten(0, 1) for t in many]
 
 
+def _apart(info: Any, t: Tensor) -> Tensor:
+    return t.view(info.batch_size, -1, *t.shape[1:])
+
+
 @convolve.register_vmap
 def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, int]:
-    out: Tensor = convolve(*_together(info, dims[:3], (x, w, b)), pad)
-    return out.unflatten(0, (info.batch_size, -1)), 0
+    return _apart(info, convolve(*_together(info, dims[:3], (x, w, b)), pad)), 0
 
 
 @weight_grad.register_vmap
 def _(info: Any, dims: Any, x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> Any:
     dw, db = weight_grad(*_together(info, dims[:2], (x, d)), kernel, pad)
-    return (dw.unflatten(0, (info.batch_size, -1)), db.unflatten(0, (info.batch_size, -1))), (0, 0)
+    return (_apart(info, dw), _apart(info, db)), (0, 0)

@@ -18,113 +18,133 @@ def _rounded(x, EXACT: tl.constexpr):
 
 @triton.jit
 def _patches(
-    x, k, position, K: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
-    OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, POSITIONS: tl.constexpr,
+    x, k, position, positions, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
 ):  # fmt: skip
-    """The window entries k (rows) around positions (columns) of a client's images; ones in row K."""
+    """The window entries k (rows) around positions (columns) of a client's images; zero outside."""
     image, place = position // (OH * OW), position % (OH * OW)
     y, v = place // OW, place % OW
-    channel, window = k // (KH * KW), k % (KH * KW)
-    row, column = y[None, :] + (window // KW)[:, None] - PH, v[None, :] + (window % KW)[:, None] - PW
-    offset = image[None, :] * (C * H * W) + channel[:, None] * (H * W) + row * W + column
+    channel, up, along = k // (KH * KW), k % (KH * KW) // KW - PH, k % KW - PW
+    # a sum of what depends on k and what depends on the position: one addition an entry
+    offset = (channel * (H * W) + up * W + along)[:, None] + (image * (C * H * W) + y * W + v)[None, :]
     offset = tl.max_contiguous(offset, [1, 4])  # neighbouring lanes should read neighbouring positions
-    inside = (k < K)[:, None] & (position < POSITIONS)[None, :]
+    inside = (k < C * KH * KW)[:, None] & (position < positions)[None, :]
     if PH > 0:
+        row = y[None, :] + up[:, None]
         inside = inside & (row >= 0) & (row < H)
     if PW > 0:
+        column = v[None, :] + along[:, None]
         inside = inside & (column >= 0) & (column < W)
     return tl.load(x + offset, mask=inside, other=0.0)
 
 
 @triton.jit
-def _forward(
-    x, w, b, out, N: tl.constexpr, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+def _products(
+    acc, x, w, start, o, position, positions, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    TILES: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr,
+    BK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """acc and the products of weights and patches from window entry `start` on."""
+    K: tl.constexpr = C * KH * KW
+    k = start + tl.arange(0, BK)
+    weights = tl.load(w + o[:, None] * K + k[None, :], mask=(o < O)[:, None] & (k < K)[None, :], other=0.0)
+    patches = _patches(x, k, position, positions, C, H, W, OH, OW, KH, KW, PH, PW)
+    return tl.dot(_rounded(weights, EXACT), _rounded(patches, EXACT), acc, input_precision=EXACT)
+
+
+@triton.jit
+def _forward(
+    x, w, b, out, n, tiles, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BO: tl.constexpr,
+    BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr, UNROLLED: tl.constexpr,
 ):  # fmt: skip
     K: tl.constexpr = C * KH * KW
-    POSITIONS: tl.constexpr = N * OH * OW
-    client, tile = (tl.program_id(0) // TILES).to(tl.int64), tl.program_id(0) % TILES
+    positions = n * (OH * OW)
+    client, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
     o = tl.program_id(1) * BO + tl.arange(0, BO)
     position = tile * BP + tl.arange(0, BP)
-    x += client * (N * C * H * W)
+    x += client * (n * (C * H * W))
+    w += client * (O * K)
     acc = tl.zeros((BO, BP), dtype=tl.float32)
-    for start in range(0, K, BK):
-        k = start + tl.arange(0, BK)
-        weights = tl.load(
-            w + client * (O * K) + o[:, None] * K + k[None, :], mask=(o < O)[:, None] & (k < K)[None, :], other=0.0
-        )
-        patches = _patches(x, k, position, K, C, H, W, OH, OW, KH, KW, PH, PW, POSITIONS)
-        acc = tl.dot(_rounded(weights, EXACT), _rounded(patches, EXACT), acc, input_precision=EXACT)
+    if UNROLLED:  # every k is a constant then, and so is where its entries lie
+        for start in tl.static_range(0, K, BK):
+            acc = _products(acc, x, w, start, o, position, positions, O, C, H, W, OH, OW, KH, KW, PH, PW, BK, EXACT)
+    else:
+        for start in range(0, K, BK):
+            acc = _products(acc, x, w, start, o, position, positions, O, C, H, W, OH, OW, KH, KW, PH, PW, BK, EXACT)
     acc += tl.load(b + client * O + o, mask=o < O, other=0.0)[:, None]
     image, place = position // (OH * OW), position % (OH * OW)
-    offset = client * (POSITIONS * O) + image[None, :] * (O * OH * OW) + o[:, None] * (OH * OW) + place[None, :]
-    tl.store(out + offset, acc, mask=(o < O)[:, None] & (position < POSITIONS)[None, :])
+    offset = client * (positions * O) + image[None, :] * (O * OH * OW) + o[:, None] * (OH * OW) + place[None, :]
+    tl.store(out + offset, acc, mask=(o < O)[:, None] & (position < positions)[None, :])
 
 
 @triton.jit
 def _weight_grad(
-    x, d, out, N: tl.constexpr, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    parts, TILES: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr,
+    x, d, out, n, parts, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
+    OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, TILES: tl.constexpr,
+    BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     K: tl.constexpr = C * KH * KW
-    POSITIONS: tl.constexpr = N * OH * OW
+    positions = n * (OH * OW)
     client, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     o, k = tl.program_id(1) * BO + tl.arange(0, BO), tl.program_id(2) * BK + tl.arange(0, BK)
-    x += client * (N * C * H * W)
-    d += client * (POSITIONS * O)
+    x += client * (n * (C * H * W))
+    d += client * (positions * O)
     acc = tl.zeros((BO, BK), dtype=tl.float32)
     for step in range(TILES):
         position = (part * TILES + step) * BP + tl.arange(0, BP)
         image, place = position // (OH * OW), position % (OH * OW)
         offset = image[None, :] * (O * OH * OW) + o[:, None] * (OH * OW) + place[None, :]
-        there = tl.load(d + offset, mask=(o < O)[:, None] & (position < POSITIONS)[None, :], other=0.0)
-        patches = _patches(x, k, position, K, C, H, W, OH, OW, KH, KW, PH, PW, POSITIONS)
-        patches = tl.where((k == K)[:, None], 1.0, patches)  # the bias
+        there = tl.load(d + offset, mask=(o < O)[:, None] & (position < positions)[None, :], other=0.0)
+        patches = _patches(x, k, position, positions, C, H, W, OH, OW, KH, KW, PH, PW)
+        patches = tl.where((k == K)[:, None], 1.0, patches)  # a last row of ones: the bias
         acc = tl.dot(_rounded(there, EXACT), tl.trans(_rounded(patches, EXACT)), acc, input_precision=EXACT)
     offset = (client * parts + part) * (O * (K + 1)) + o[:, None] * (K + 1) + k[None, :]
     tl.store(out + offset, acc, mask=(o < O)[:, None] & (k <= K)[None, :])
 
 
+# block sizes: the best of 202 tried on an H200 (benchmarks/NOTES.md)
+
+
 def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
-    shape = _shape(x, w.shape[1], list(w.shape[3:]), pad)
-    out = x.new_empty(len(x), shape["N"], shape["O"], shape["OH"], shape["OW"])
-    positions, k = shape["N"] * shape["OH"] * shape["OW"], w[0, 0].numel()
-    bo, bk, bp = _block(shape["O"], 64), _block(k, 32), 128  # the best of 202 tried on an H200, see benchmarks/NOTES.md
-    tiles = -(-positions // bp)
-    _forward[(len(x) * tiles, -(-shape["O"] // bo))](
-        x, w, b, out, **shape, TILES=tiles, BO=bo, BK=bk, BP=bp, EXACT=_exact(), num_warps=2, num_stages=1
-    )
+    (g, n), shape = x.shape[:2], _shape(x, w.shape[1], list(w.shape[3:]), pad)
+    out = x.new_empty(g, n, shape["O"], shape["OH"], shape["OW"])
+    k = w[0, 0].numel()
+    bo, bk, bp = _block(shape["O"], 64), _block(k, 32), 128
+    tiles = -(-n * shape["OH"] * shape["OW"] // bp)
+    _forward[(g * tiles, -(-shape["O"] // bo))](
+        x, w, b, out, n, tiles, **shape, BO=bo, BK=bk, BP=bp, EXACT=_exact(), UNROLLED=k <= 256,
+        num_warps=2, num_stages=1,
+    )  # fmt: skip
     return out
 
 
 def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
-    shape = _shape(x, d.shape[2], kernel, pad)
-    g, k = len(x), shape["C"] * kernel[0] * kernel[1]
+    (g, n), shape = x.shape[:2], _shape(x, d.shape[2], kernel, pad)
+    k = shape["C"] * kernel[0] * kernel[1]
     bo, bk, bp = _block(shape["O"], 64), _block(k + 1, 32), 64
     blocks = -(-shape["O"] // bo), -(-(k + 1) // bk)
-    tiles = -(-shape["N"] * shape["OH"] * shape["OW"] // bp)
+    tiles = -(-n * shape["OH"] * shape["OW"] // bp)
     wanted = max(1, 8192 // (g * blocks[0] * blocks[1]))  # parts of a client's positions: enough to fill a chip
-    each = triton.next_power_of_2(-(-tiles // wanted))  # a power: no new kernel for every number of clients
+    each = 1 << (-(-tiles // wanted) - 1).bit_length()  # a power: no new kernel for every number of clients
     parts = -(-tiles // each)
     sums = x.new_empty(g, parts, shape["O"], k + 1)
     _weight_grad[(g * parts, *blocks)](
-        x, d, sums, parts=parts, **shape, TILES=each, BO=bo, BK=bk, BP=bp, EXACT=_exact(), num_warps=1, num_stages=1
+        x, d, sums, n, parts, **shape, TILES=each, BO=bo, BK=bk, BP=bp, EXACT=_exact(), num_warps=1, num_stages=1
     )
     both = sums.sum(1)  # in a fixed order, unlike atomic additions
     return both[:, :, :k].contiguous().view(g, shape["O"], shape["C"], *kernel), both[:, :, k].contiguous()
 
 
 def _shape(x: Tensor, out: int, kernel: list[int], pad: list[int]) -> dict[str, int]:
-    _, n, c, h, w = x.shape
+    c, h, w = x.shape[2:]
     oh, ow = h + 2 * pad[0] - kernel[0] + 1, w + 2 * pad[1] - kernel[1] + 1
-    named = {"N": n, "O": out, "C": c, "H": h, "W": w, "OH": oh, "OW": ow}
+    named = {"O": out, "C": c, "H": h, "W": w, "OH": oh, "OW": ow}
     return {**named, "KH": kernel[0], "KW": kernel[1], "PH": pad[0], "PW": pad[1]}
 
 
 def _block(size: int, most: int) -> int:
-    return min(most, max(16, triton.next_power_of_2(size)))
+    return min(most, max(16, 1 << (size - 1).bit_length()))
 
 
 def _exact() -> str:
