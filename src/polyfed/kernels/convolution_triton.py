@@ -103,7 +103,7 @@ def _weight_grad(
     tl.store(out + offset, acc, mask=(o < O)[:, None] & (k <= K)[None, :])
 
 
-# block sizes: the best of 202 tried on an H200 (benchmarks/NOTES.md)
+# block sizes: the best of some 300 tried on an H200 (benchmarks/NOTES.md)
 
 
 def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
@@ -114,7 +114,7 @@ def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
     tiles = -(-n * shape["OH"] * shape["OW"] // bp)
     _forward[(g * tiles, -(-shape["O"] // bo))](
         x, w, b, out, n, tiles, **shape, BO=bo, BK=bk, BP=bp, EXACT=_exact(), UNROLLED=k <= 256,
-        num_warps=2, num_stages=1,
+        num_warps=4 if k > 96 else 2, num_stages=1,
     )  # fmt: skip
     return out
 
