@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -58,3 +59,18 @@ def test_the_tree_in_the_readme_exists() -> None:
     tree = next(block for block in blocks("README.md", "") if block.startswith("src/polyfed/"))
     for name in re.findall(r"(?:^|\s)([a-z_/]+(?:\.py|/))", tree):
         assert (ROOT / "src/polyfed" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_the_page_on_engines_runs_and_names_their_settings() -> None:
+    from polyfed.engines import engines
+
+    (code,) = blocks("docs/engines.md", "python")
+    space: dict[str, object] = {}
+    exec(code, space)
+    assert len(space["result"].history) == 5  # type: ignore[attr-defined]
+    table = re.findall(r"^\| `(\w+)` \| ([^|]*)\|", (ROOT / "docs/engines.md").read_text(), re.MULTILINE)
+    settings = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in table}
+    assert {"local", "batched", "auto", "wire"} <= settings.keys()
+    for name in ("local", "batched", "auto", "wire"):
+        keywords = inspect.signature(engines[name]).parameters.values()
+        assert settings[name] == {p.name for p in keywords if p.kind is p.KEYWORD_ONLY}, name
