@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import ModuleType
 
 import pytest
@@ -22,6 +23,7 @@ SHAPES = [
     (2, 5, 3, 9, 6, 33, (5, 3), (2, 0)),
     (1, 1, 2, 5, 5, 3, (2, 2), (1, 1)),
     (2, 2, 32, 6, 6, 80, (1, 1), (0, 0)),
+    (1, 2, 32, 5, 5, 8, (3, 3), (1, 1)),  # a window too large to be unrolled
 ]
 
 
@@ -68,6 +70,29 @@ def test_the_kernels_compute_the_same(shape: tuple[object, ...], tf32: bool, ker
     assert db.is_contiguous()
 
 
+def test_long_sums_are_cut_into_parts(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, d = torch.randn(2, 9, 1, 8, 9, device=DEVICE), torch.randn(2, 9, 3, 8, 9, device=DEVICE)
+    wanted = weight_grad(x.double(), d.double(), [3, 3], [1, 1])
+    for programs in (1, 6, 8192):
+        monkeypatch.setattr(kernels, "PROGRAMS", programs)
+        with precision(tf32=False):
+            found = kernels.weight_grad(x, d, [3, 3], [1, 1])
+        assert all(distance(a, b) < 1e-6 for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0x7F800000])
+def test_what_is_no_number_stays_none(bits: int, kernels: ModuleType) -> None:
+    """Rounding by an addition to the bits would turn a GPU's own NaN into a zero."""
+    x, w, b = some(SHAPES[0])
+    x.view(torch.int32)[0, 1, 0, 4, 4] = bits - 2**32 if bits >= 2**31 else bits
+    with precision(tf32=True):
+        out = kernels.convolve(x, w, b, [1, 1])
+        dw, _ = kernels.weight_grad(x, torch.ones_like(out), [3, 3], [1, 1])
+    assert not out[0, 1, :, 3:6, 3:6].isfinite().any()
+    assert out[1:].isfinite().all()
+    assert not dw[0].isfinite().any()
+
+
 def distance(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm())
 
@@ -92,9 +117,9 @@ def test_a_net_of_them_has_the_gradients_of_the_net() -> None:
         nn.Flatten(1),
         nn.Linear(4 * 4 * 5, 3),
     ).double()
-    ours = nn.Sequential(*plain)
+    ours = copy.deepcopy(plain)
     replace_convolutions(ours)
-    assert isinstance(ours[0], ClientConv2d)
+    assert [type(net[0]) for net in (plain, ours)] == [nn.Conv2d, ClientConv2d]
     stacked = {
         name: torch.randn(3, *p.shape, dtype=torch.double).requires_grad_() for name, p in plain.named_parameters()
     }

@@ -69,7 +69,7 @@ def test_the_page_on_engines_runs_and_names_their_settings() -> None:
     exec(code, space)
     assert len(space["result"].history) == 5  # type: ignore[attr-defined]
     table = re.findall(r"^\| `(\w+)` \| ([^|]*)\|", (ROOT / "docs/engines.md").read_text(), re.MULTILINE)
-    settings = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in table}
+    settings = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in reversed(table)}
     assert {"local", "batched", "auto", "wire"} <= settings.keys()
     for name in ("local", "batched", "auto", "wire"):
         keywords = inspect.signature(engines[name]).parameters.values()

@@ -18,7 +18,7 @@ from polyfed.engines.bench import Bench
 from polyfed.errors import BadInput, RunStopped, nearest
 from polyfed.federation import Federation
 from polyfed.fleet import Door
-from polyfed.messages import Option, Request
+from polyfed.messages import Request
 from polyfed.metrics import improved_share, spread
 from polyfed.problem import Batch, Problem
 from polyfed.weights import min_norm
@@ -106,10 +106,8 @@ class Evaluation:
 
     def _stationarity(self, shared: dict[str, Tensor], fleet: Door) -> float:
         """|J w*|, w* the min-norm weights of the full-data Jacobian: 0 at Pareto-stationary points."""
-        dims = self.problem.dims
-        sizes: dict[str, Option] = {"p": dims["d"], "over": "all", "weight": "size", "batch_size": 0}
         everyone = fleet.cohort(0, "evaluate", len(fleet))
-        total = fleet.sum(everyone, Request("jacobian-exact", shared, options=sizes))
+        total = fleet.sum(everyone, Request("full-jacobian", shared))
         J = (total["H"] / torch.where(total["heard"] > 0, total["heard"], 1.0).unsqueeze(1))[total["heard"] > 0]
         gram = (J @ J.T).double().numpy()
         w = min_norm(gram)

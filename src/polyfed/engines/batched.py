@@ -8,7 +8,7 @@ masked. On a GPU a chunk's whole round is captured in one CUDA graph and replaye
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
@@ -26,10 +26,10 @@ from polyfed.engines import engines
 from polyfed.engines.bench import Bench
 from polyfed.engines.capture import Captured
 from polyfed.engines.device import Device, precision, resident, resolve
-from polyfed.engines.manyclients import Bounds, ManyClients, Sizes
+from polyfed.engines.manyclients import ManyClients, Question, Sizes
 from polyfed.engines.stacked import Stacked, compiling
 from polyfed.errors import BadInput
-from polyfed.federation import Federation
+from polyfed.federation import Federation, Index, Rows
 from polyfed.fleet import Engine, Ids, Stack
 from polyfed.kernels import triton_is_here
 from polyfed.keys import common_key, key
@@ -38,6 +38,7 @@ from polyfed.problem import Problem
 from polyfed.work import works
 
 Program = Callable[..., dict[str, Tensor]]
+SPLITS = ("train", "valid", "test")
 
 
 @engines("batched")
@@ -63,12 +64,14 @@ class Batched(Engine):
         self._fast = self.device.type == "cuda"
         self._problem, self._federation, self._wrappers = problem, federation, wrappers
         self._there = resident(self.device, federation)
+        self._rows = {s: _padded(rows, len(federation)) for s in SPLITS if (rows := getattr(federation, s)) is not None}
+        self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
         self._stacked = Stacked(problem, self.device, compile and self._fast and triton_is_here())
         self._stacked.names = tuple(federation.targets)
         self._graph, self._tf32 = graph and self._fast, tf32
         self._chunk = chunk or (1024 if self._fast else 64)
         self._captured: dict[Any, Captured] = {}
-        self._splits: dict[Any, set[str]] = {}  # that a work reads: others do not shape its program
+        self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._pool = torch.cuda.graph_pool_handle() if self._graph else None
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
         self._bench: Bench | None = None
@@ -76,18 +79,21 @@ class Batched(Engine):
             self._fall_back("", why)
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        shared = self.memory.recall(clients, request)
-        if works[request.work].measures:  # needs nothing but what its request carries: the cohort is like the others
-            shared = [request.shared] * len(clients)
+        pasts = self.memory.recall(clients, request)
+        shared = pasts
+        if works[request.work].measures:  # of everybody: what only the cohort has been sent should not matter
+            different = list({id(past): past for past in pasts}.values())
+            common = {name: a for name, a in different[0].items() if all(past.get(name) is a for past in different)}
+            shared = [common] * len(clients)
         runs = groupby(range(len(clients)), key=lambda i: id(shared[i]))  # clients with the same past go together
         for _, run in runs:
             places = list(run)
-            row = replace(request, shared=shared[places[0]])
-            yield from self._some([clients[i] for i in places], places, row)
+            some = replace(request, shared=shared[places[0]])
+            yield from self._some([clients[i] for i in places], places, some, pasts)
 
-    def _some(self, clients: list[int], places: list[int], request: Request) -> Iterator[Stack]:
+    def _some(self, clients: list[int], places: list[int], request: Request, pasts: Sequence[Any]) -> Iterator[Stack]:
         if self._loops(request.work):
-            yield from self._loop(clients, places, request)
+            yield from self._loop(clients, places, request, pasts)
             return
         done = 0
         while done < len(clients):
@@ -97,9 +103,9 @@ class Batched(Engine):
             except torch.cuda.OutOfMemoryError:
                 self._smaller()
                 continue
-            except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError) as error:
                 self._fall_back(request.work, f"{type(error).__name__}: {str(error).splitlines()[0]}")
-                yield from self._loop(clients[done:], places[done:], request)
+                yield from self._loop(clients[done:], places[done:], request, pasts)
                 return
             yield Stack(clients[now], arrays)
             done += self._chunk
@@ -121,14 +127,14 @@ class Batched(Engine):
 
     # client by client
 
-    def _loop(self, clients: list[int], places: list[int], request: Request) -> Iterator[Stack]:
+    def _loop(self, clients: list[int], places: list[int], request: Request, pasts: Sequence[Any]) -> Iterator[Stack]:
         if self._bench is None:
             there = replace(self._federation, x=self._there.x, targets=self._there.targets)
             self._bench = Bench(
                 self._problem, self._federation, self._wrappers, device=self.device, there=there, tf32=self._tf32
             )
         for client, place in zip(clients, places, strict=True):
-            row = request.row(place)
+            row = replace(request.row(place), shared=pasts[place])
             state = self.memory.settle(client, row)
             reply, state = self._bench(client, row, state)
             self.memory.keep(client, row, state)
@@ -140,7 +146,9 @@ class Batched(Engine):
         mine, sizes = self._per_client(clients, request)
         each = {name: rows[places].to(self.device) for name, rows in request.each.items()}
         shared = {name: a.to(self.device) for name, a in request.shared.items()}
-        arguments = shared, each, mine, self._common(request)
+        numbers = self._numbers(request) if self._graph else {}
+        request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
+        arguments = shared, each, mine, self._common(request), numbers
         program = self._program(request, sizes)
         with precision(self._tf32), compiling() if self._fast else nullcontext():
             run = self._replay if self._graph else _run
@@ -149,17 +157,21 @@ class Batched(Engine):
     def _common(self, request: Request) -> Tensor:
         return torch.tensor(tensorkeys.signed(common_key(request.seed, request.round)), device=self.device)
 
+    def _numbers(self, request: Request) -> dict[str, Tensor]:
+        """Options that may change from round to round without a new program, as arguments of it."""
+        names = [name for name in works[request.work].numbers if isinstance(request.options.get(name), float)]
+        return {name: torch.tensor(request.options[name], dtype=self._problem.dtype).to(self.device) for name in names}
+
     def _per_client(self, clients: list[int], request: Request) -> tuple[dict[str, Any], Sizes]:
         """Keys, sizes and rows of some clients, as tensors and as host numbers."""
         ids = np.asarray(clients)
         keys = np.array([tensorkeys.signed(key(request.seed, request.round, c)) for c in clients])
         put = self._put
-        splits = {s: getattr(self._federation, s) for s in ("train", "valid", "test")}
-        places = {s: (put(r.start[ids]), put(r.length[ids])) for s, r in splits.items() if r is not None}
+        places = {s: (put(start[ids]), put(length[ids])) for s, (start, length) in self._rows.items()}
         n = put(self.examples[ids]).to(self._problem.dtype)
         holds = put(self.holds[ids]).to(self._problem.dtype)
-        bounds = {s: Bounds.of(r.length[ids], r.length) for s, r in splits.items() if r is not None}
-        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, Sizes(bounds)
+        lengths = {s: length[ids] for s, (_, length) in self._rows.items()}
+        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, Sizes(lengths, self._most)
 
     def _put(self, values: NDArray[Any]) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
@@ -168,29 +180,28 @@ class Batched(Engine):
         """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
         timeless = replace(request, seed=-1, round=-1, folded=None)
 
-        def one(shared: Any, each: Any, mine: dict[str, Any], common: Tensor) -> dict[str, Tensor]:
+        def one(shared: Any, each: Any, mine: dict[str, Any], common: Tensor, numbers: Any) -> dict[str, Tensor]:
             client = ManyClients(self._problem, self._there, self._stacked, common_key=common, sizes=sizes, **mine)
-            asked = replace(timeless, shared=shared, each=each)
+            asked = replace(timeless, shared=shared, each=each, options={**request.options, **numbers})
             arrays, _ = works[request.work](client, asked, None)  # type: ignore[arg-type]
             like = client.n
             return {name: a if isinstance(a, Tensor) else torch.full_like(like, a) for name, a in arrays.items()}
 
-        return torch.func.vmap(one, in_dims=(None, 0, 0, None), randomness="different")
+        return torch.func.vmap(one, in_dims=(None, 0, 0, None, None), randomness="different")
 
     def _replay(self, request: Request, sizes: Sizes, program: Any, arguments: Any) -> dict[str, Tensor]:
-        what = request.work, tuple((name, str(v)) for name, v in sorted(request.options.items()))
-        like = tuple((name, *a.shape) for arrays in arguments[:2] for name, a in sorted(arrays.items()))
+        what = request.work, tuple((name, repr(v)) for name, v in sorted(request.options.items()))
+        like = tuple(tuple((name, a.shape, a.dtype) for name, a in arrays.items()) for arrays in arguments[:2])
 
         def shape() -> Any:
-            splits = sorted(self._splits.get(what, ()))
-            return what, like, len(arguments[2]["id"]), *(sizes[split] for split in splits)
+            return what, like, len(arguments[2]["id"]), *map(sizes.answer, self._questions.get(what, ()))
 
         graph = self._captured.pop(shape(), None)
         if graph is None:
-            if len(self._captured) >= 16:  # step sizes that change every round would fill the device with graphs
+            if len(self._captured) >= 64:  # options that change every round would fill the device with graphs
                 del self._captured[next(iter(self._captured))]
             graph = Captured(program, arguments, self._pool)
-            self._splits[what] = sizes.asked
+            self._questions[what] = list(sizes.asked)
         self._captured[shape()] = graph  # the latest last
         return graph(arguments)
 
@@ -208,6 +219,12 @@ def unfit(problem: Problem, wrappers: Wrappers) -> str:
     if wrappers.attacks or wrappers.guards:
         return "functions around the clients' work decide client by client."
     return ""
+
+
+def _padded(rows: Rows, clients: int) -> tuple[Index, Index]:
+    """Starts and lengths of all clients' rows; those that the split does not name have none."""
+    more = (0, clients - len(rows))
+    return np.pad(rows.start, more), np.pad(rows.length, more)
 
 
 def _run(request: Request, sizes: Sizes, program: Program, arguments: Any) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,36 +12,47 @@ from torch.utils import _pytree as pytree
 
 from polyfed import tensorkeys
 from polyfed.engines.stacked import Stacked
+from polyfed.errors import BadInput
 from polyfed.federation import Federation, Index, Rows
 from polyfed.problem import Batch, Problem
 
 Carry = TypeVar("Carry")
 
 
-class Bounds(NamedTuple):
-    """Of the rows of a chunk's clients in a split: no client has fewer or more. The shape of a program follows."""
-
-    least: int
-    most: int
-
-    @staticmethod
-    def of(lengths: Index, every: Index) -> Bounds:
-        """Loose ones, so that many cohorts have the same, but no looser than those of all clients."""
-        most = int(lengths.max())
-        quarter = max(1, 1 << most.bit_length() >> 3)
-        return Bounds(int(every.min()), min(-(-most // quarter) * quarter, int(every.max())))
+Question = tuple[str, int]  # a split, and a batch size or 0
 
 
 class Sizes:
-    """Bounds by split; remembers for which splits it was asked."""
+    """What a program's shape takes from the sizes of its clients: loosely, so that it serves other cohorts, too.
 
-    def __init__(self, bounds: Mapping[str, Bounds]) -> None:
-        self._bounds = bounds
-        self.asked: set[str] = set()
+    asked: the questions that a program put. Whatever has the same answers to them has the same program.
+    """
 
-    def __getitem__(self, split: str) -> Bounds:
-        self.asked.add(split)
-        return self._bounds[split]
+    def __init__(self, lengths: Mapping[str, Index], most: Mapping[str, int]) -> None:
+        self._lengths, self._most = lengths, most  # rows of every client here, by split; the most that any client has
+        self.asked: dict[Question, int] = {}
+
+    def most(self, split: str) -> int:
+        """Rows of the largest client, rounded up to a quarter of a power of two."""
+        return self.answer((split, 0))
+
+    def fewest(self, split: str, size: int) -> int:
+        """Batches a pass of whoever has several, but the fewest, rounded down to a power of two."""
+        return self.answer((split, size))
+
+    def answer(self, question: Question) -> int:
+        split, size = question
+        if split not in self._lengths:
+            raise BadInput(f"No client has {split} rows.")
+        lengths = self._lengths[split]
+        if size:
+            several = -(-lengths[lengths > size] // size)
+            self.asked[question] = 1 << int(several.min()).bit_length() - 1 if len(several) else 2
+        else:
+            most = max(1, int(lengths.max()))
+            quarter = max(1, 1 << most.bit_length() >> 3)
+            self.asked[question] = min(-(-most // quarter) * quarter, max(1, self._most[split]))
+        return self.asked[question]
 
 
 @dataclass
@@ -84,10 +95,11 @@ class ManyClients:
         split: str = "train",
         shuffle: bool = True,
     ) -> Carry:
-        most = self.sizes[split].most
+        most = self.sizes.most(split)
         size = min(batch_size or most, most)
         total = steps or epochs * -(-most // size)
-        rows, masks = self._batches(split, total, size, shuffle)
+        order = self._order(split, total, epochs, size, shuffle)
+        rows, masks = self._batches(order, split, total, size)
         for i in range(total):
             batch = self._augmented(self._gather(rows[i], masks[i]), i, split, shuffle)
             new = step(carry, batch, i)
@@ -95,16 +107,16 @@ class ManyClients:
         return carry
 
     def _passes(self, split: str, size: int) -> Tensor:
-        return (self.place[split][1] + size - 1) // size
+        return ((self.place[split][1] + size - 1) // size).clamp(min=1)
 
-    def _order(self, split: str, total: int, size: int, shuffle: bool) -> Tensor:
+    def _order(self, split: str, total: int, epochs: int, size: int, shuffle: bool) -> Tensor:
         """Positions among the client's rows, pass by pass (passes, rows); of one batch the order does not matter."""
-        least, most = self.sizes[split]
+        most = self.sizes.most(split)
         plain = torch.arange(most, device=self.key.device)
         if not shuffle or most <= size:
             return plain.unsqueeze(0)
         length = self.place[split][1]
-        many = -(-total // max(2, -(-least // size)))  # by whoever has several batches a pass, but the fewest
+        many = epochs or (1 if total <= 2 else -(-total // self.sizes.fewest(split, size)))
         shuffled = [self._permutation(epoch, most, length) for epoch in range(many)]
         return torch.where(self._passes(split, size) > 1, torch.stack(shuffled), plain)
 
@@ -114,9 +126,8 @@ class ManyClients:
         beyond = torch.arange(most, device=z.device) >= length
         return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
 
-    def _batches(self, split: str, total: int, size: int, shuffle: bool) -> tuple[Tensor, Tensor]:
+    def _batches(self, order: Tensor, split: str, total: int, size: int) -> tuple[Tensor, Tensor]:
         """The rows of every batch (total, size), and which of them are no padding: one program, not one a step."""
-        order = self._order(split, total, size, shuffle)
         start, length = self.place[split]
         in_pass = self._passes(split, size)
         i = torch.arange(total, device=start.device).unsqueeze(1)

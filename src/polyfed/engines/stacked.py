@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._functorch import config
-from torch.func import functional_call, vmap
+from torch.func import functional_call, vjp, vmap
 
 from polyfed.kernels.convolution import replace_convolutions
 from polyfed.problem import Batch, Outputs, Problem
@@ -27,16 +27,34 @@ class Stacked:
     def __init__(self, problem: Problem, device: torch.device, compiled: bool) -> None:
         self.problem = problem
         self.model = copy.deepcopy(problem.model).to(device)
-        replace_convolutions(self.model)
+        self._always = [m for m in self.model.modules() if self.model.training and not m.training]
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
+        if not self._recurrent:
+            replace_convolutions(self.model)
         over: dict[str, Any] = {"in_dims": 0, "randomness": "different"}
-        fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
+        fast: Callable[[Any], Any] = torch.compile if compiled and not self._recurrent else lambda f: f
         self.losses = fast(vmap(self._losses, **over))
         self.measures = fast(vmap(self._measured, **over))
 
     def _outputs(self, x: Tensor, bx: Tensor) -> Outputs:
         bx = bx.to(self.problem.dtype) if bx.is_floating_point() else bx
-        out: Outputs = functional_call(self.model, self.problem.split(x), (bx,))
-        return out
+
+        def outputs(x: Tensor) -> Outputs:
+            return functional_call(self.model, self.problem.split(x), (bx,))  # type: ignore[no-any-return]
+
+        if (
+            self._recurrent
+        ):  # vmap has no rule for such a layer, but below a gradient and without libraries it comes apart
+            without = {"enabled": False, "allow_tf32": False}
+            with torch.backends.cudnn.flags(**without), torch.backends.mkldnn.flags(**without):
+                return vjp(outputs, x)[0]  # type: ignore[no-any-return]
+        return outputs(x)
+
+    def _mode(self, train: bool) -> None:
+        """Training or evaluating; what the user had put into evaluation mode stays there."""
+        self.model.train(train)
+        for module in self._always:
+            module.eval()
 
     def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
         batch = self._batch(bx, mask, targets)
@@ -75,25 +93,25 @@ class Stacked:
     names: tuple[str, ...] = ()  # of the targets, in the order they are passed in
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        self.model.train()
+        self._mode(True)
         g, losses = _call(self._grads, x, omega, holds, *_flat(batch))
         return g, losses
 
     def jacobian(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        self.model.train()
+        self._mode(True)
         J, losses = _call(self._jacobians, x, holds, *_flat(batch))
         return J, losses
 
     @torch.no_grad()
     def measure(self, x: Tensor, holds: Tensor, batch: Batch) -> Tensor:
-        self.model.eval()
+        self._mode(False)
         (values,) = _call(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
         return values
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Inside, what is compiled may be compiled for as many engines and cohorts as there are, without advice."""
+    """Inside, code may be compiled again for another engine or cohort size, 256 times, and comes without advice."""
     import torch._dynamo  # takes a second, where nothing else needs it
 
     with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256):

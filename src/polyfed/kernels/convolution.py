@@ -3,7 +3,7 @@
 Stacked, such a layer is a grouped convolution, for which cuDNN has kernels only where groups are wide: narrow ones run
 group by group, and a single input channel runs as a depthwise convolution. Here a client's layer is a product of its
 weights (out, k) with its patches (k, positions), k = (channel, row, column) of the window; the patches are gathered on
-the fly and never written. A last row of ones carries the bias.
+the fly and never written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _fits(conv: nn.Conv2d) -> bool:
     inside = not isinstance(conv.padding, str) and all(
         p < k for p, k in zip(conv.padding, conv.kernel_size, strict=True)
     )
-    return plain and inside and min(conv.in_channels, conv.out_channels) <= NARROW
+    small = min(conv.in_channels, conv.out_channels) <= NARROW and max(conv.kernel_size) <= 32
+    return plain and inside and small
 
 
 # operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)
@@ -53,7 +54,7 @@ def _fits(conv: nn.Conv2d) -> bool:
 @torch.library.custom_op("polyfed::convolve", mutates_args=())
 def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
     """Every client's images under its own weights."""
-    if _kernels(x):
+    if _kernels(x, w.shape[1]):
         from polyfed.kernels import convolution_triton
 
         return convolution_triton.convolve(x.contiguous(), w.contiguous(), b.contiguous(), pad)
@@ -65,7 +66,7 @@ def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
 @torch.library.custom_op("polyfed::convolve_weight_grad", mutates_args=())
 def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
     """The gradients of weights and biases, where d (clients, n, out, h, w) is that of the output."""
-    if _kernels(x):
+    if _kernels(x, d.shape[2]):
         from polyfed.kernels import convolution_triton
 
         return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad)
@@ -75,8 +76,12 @@ def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tupl
     return out.reshape(len(x), d.shape[2], *shape[1:]), d.sum((1, 3, 4))
 
 
-def _kernels(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype == torch.float32 and triton_is_here()
+def _kernels(x: Tensor, out: int) -> bool:
+    """Whether the kernels do it: float32, on a GPU that knows TF32, and clients small enough for 32-bit offsets."""
+    if not x.is_cuda or x.dtype != torch.float32 or not triton_is_here():
+        return False
+    grown = (x.shape[3] + 32) * (x.shape[4] + 32)  # an output is larger by less than the window
+    return torch.cuda.get_device_capability(x.device) >= (8, 0) and x.shape[1] * max(x.shape[2], out) * grown < 2**31
 
 
 @convolve.register_fake
@@ -95,11 +100,12 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(x, w)
 
 
-def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None]:
+def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
     x, w = ctx.saved_tensors
     kernel, pad = list(w.shape[3:]), ctx.pad
-    dw, db = weight_grad(x, d, kernel, pad)
-    dx = None
+    dx = dw = db = None
+    if any(ctx.needs_input_grad[1:3]):
+        dw, db = weight_grad(x, d, kernel, pad)
     if ctx.needs_input_grad[0]:  # the convolution of d with the mirrored weights
         mirrored = w.transpose(1, 2).flip(3, 4)
         dx = convolve(

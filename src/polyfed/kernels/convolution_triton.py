@@ -7,12 +7,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+PROGRAMS = 8192  # of one warp: enough to fill a chip
+
 
 @triton.jit
 def _rounded(x, EXACT: tl.constexpr):
     """To the nearest TF32 number: the tensor cores would cut the last 13 bits off, always towards zero."""
     if EXACT == "tf32":
-        x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        nearest = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        x = tl.where(tl.abs(x) < float("inf"), nearest, x)  # what is no number stays none
     return x
 
 
@@ -27,7 +30,9 @@ def _patches(
     channel, up, along = k // (KH * KW), k % (KH * KW) // KW - PH, k % KW - PW
     # a sum of what depends on k and what depends on the position: one addition an entry
     offset = (channel * (H * W) + up * W + along)[:, None] + (image * (C * H * W) + y * W + v)[None, :]
-    offset = tl.max_contiguous(offset, [1, 4])  # neighbouring lanes should read neighbouring positions
+    # lanes beside each other should read positions beside each other; how many entries one load takes still
+    # depends on what Triton knows of their alignment, and so never reaches over the end of a row
+    offset = tl.max_contiguous(offset, [1, 4])
     inside = (k < C * KH * KW)[:, None] & (position < positions)[None, :]
     if PH > 0:
         row = y[None, :] + up[:, None]
@@ -125,7 +130,7 @@ def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tupl
     bo, bk, bp = _block(shape["O"], 64), _block(k + 1, 32), 64
     blocks = -(-shape["O"] // bo), -(-(k + 1) // bk)
     tiles = -(-n * shape["OH"] * shape["OW"] // bp)
-    wanted = max(1, 8192 // (g * blocks[0] * blocks[1]))  # parts of a client's positions: enough to fill a chip
+    wanted = max(1, PROGRAMS // (g * blocks[0] * blocks[1]))  # parts of a client's positions
     each = 1 << (-(-tiles // wanted) - 1).bit_length()  # a power: no new kernel for every number of clients
     parts = -(-tiles // each)
     sums = x.new_empty(g, parts, shape["O"], k + 1)

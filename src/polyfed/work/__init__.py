@@ -31,12 +31,16 @@ Arrays = Mapping[str, Tensor | float]
 
 @dataclass(frozen=True)
 class Work:
-    """A client's side of a request. Where it only measures, simulated faults and simulated time leave it alone."""
+    """A client's side of a request. Where it only measures, simulated faults and simulated time leave it alone.
+
+    numbers: options, floats that a method may change every round, which may come as tensors, too.
+    """
 
     do: Callable[..., Any]
     reply: Mapping[str, str]
     state: Callable[[Client], State] | None = None
     measures: bool = False
+    numbers: tuple[str, ...] = ()
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
@@ -63,12 +67,17 @@ works: Registry[Work] = Registry("work", __name__, own=False)
 
 
 def work(
-    name: str, *, reply: Mapping[str, str], state: Callable[[Client], State] | None = None, measures: bool = False
+    name: str,
+    *,
+    reply: Mapping[str, str],
+    state: Callable[[Client], State] | None = None,
+    measures: bool = False,
+    numbers: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a work function under the name that requests call it by."""
 
     def add(do: Callable[..., Any]) -> Callable[..., Any]:
-        works(name)(Work(do, dict(reply), state, measures))
+        works(name)(Work(do, dict(reply), state, measures, numbers))
         return do
 
     return add

@@ -24,7 +24,7 @@ def updates(client: Client, request: Request) -> tuple[Tensor, Tensor, Tensor]:
     return deltas, runs[0][2], buffers
 
 
-@work("sgd-each", reply={"deltas": "M d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""})
+@work("sgd-each", reply={"deltas": "M d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""}, numbers=("lr",))
 def sgd_each(client: Client, request: Request) -> Arrays:
     """a_i Delta_si for every objective s the client holds: M models' upload."""
     deltas, losses, buffers = updates(client, request)
@@ -33,7 +33,7 @@ def sgd_each(client: Client, request: Request) -> Arrays:
     return {"deltas": a * deltas, "buffers": a * buffers, "losses": heard * losses, "heard": heard, "weight": a}
 
 
-@work("sgd-each-sketch", reply={"S": "M k", "losses": "M", "heard": "M"})
+@work("sgd-each-sketch", reply={"S": "M k", "losses": "M", "heard": "M"}, numbers=("lr",))
 def sgd_each_sketch(client: Client, request: Request) -> Arrays:
     """Sketches of a_i Delta_si, from which the server finds weights (width 0 sends them whole)."""
     deltas, losses, _ = updates(client, request)

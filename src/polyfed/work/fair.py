@@ -30,11 +30,15 @@ def full_loss(client: Client, request: Request) -> Tensor:
     return torch.dot(losses / n, request["omega"])
 
 
-@work("q-sgd", reply={"delta": "d", "h": "", "buffers": "b", "losses": "M", "heard": "M", "weight": ""})
+@work(
+    "q-sgd",
+    reply={"delta": "d", "h": "", "buffers": "b", "losses": "M", "heard": "M", "weight": ""},
+    numbers=("lr", "L"),
+)
 def q_sgd(client: Client, request: Request) -> Arrays:
     """q-FedAvg's Delta_i = F_i^q Dw_i and h_i = q F_i^(q-1) |Dw_i|^2 + L F_i^q, with Dw_i = L (x - x_i)."""
     options: Any = request.options
-    q, L = float(options["q"]), float(options["L"])
+    q, L = float(options["q"]), options["L"]
     w, buffers, losses = descend(client, request, request["omega"])
     F = full_loss(client, request) + EPSILON
     Dw = L * (request["x"] - w)

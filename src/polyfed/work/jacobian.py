@@ -35,18 +35,26 @@ def jacobian(client: Client, request: Request) -> Gradient:
     return client.loop(step, start, steps=1, batch_size=batching(request.options)["batch_size"])
 
 
+@work("full-jacobian", reply={"H": "M d", "heard": "M"}, measures=True)
+def full_jacobian(client: Client, request: Request) -> Arrays:
+    """n_i times the Jacobian over all training rows, and n_i for every objective held."""
+    J, _, _ = jacobian(client, request)
+    heard = client.n * client.holds
+    return {"H": client.n * J, "heard": heard}
+
+
 def register(compressor: Compressor, name: str) -> None:
     """The three requests that carry compressed Jacobians."""
     heard = {"losses": "M", "heard": "M"}
 
-    @work(f"jacobian-{name}", reply={**compressor.reply, **heard})
+    @work(f"jacobian-{name}", reply={**compressor.reply, **heard}, numbers=("lr",))
     def compressed(client: Client, request: Request) -> Arrays:
         """Compressed a_i H_i, H_i the stochastic Jacobian on one batch."""
         J, losses, _ = jacobian(client, request)
         a = share(client, request) * client.holds
         return {**_encoded(compressor, J, client, request), "losses": a * losses, "heard": a}
 
-    @work(f"residual-{name}", reply={"true": "M M", "sent": "M M", "cross": "M M"})
+    @work(f"residual-{name}", reply={"true": "M M", "sent": "M M", "cross": "M M"}, numbers=("lr",))
     def residual(client: Client, request: Request) -> Arrays:
         """What two-way compression asks back: Ht^T Ht, H^T H and R^T (h - H), from the same batch as before."""
         J, _, _ = jacobian(client, request)
@@ -56,7 +64,11 @@ def register(compressor: Compressor, name: str) -> None:
         h = lifted(compressor, down, request, (client.common_key, own_key(0)), Ht)
         return {"true": Ht @ Ht.T, "sent": H @ H.T, "cross": (Ht - H) @ (h - H).T}
 
-    @work(f"sgd-{name}", reply={"delta": "d", "buffers": "b", "weight": "", **compressor.reply, **heard})
+    @work(
+        f"sgd-{name}",
+        reply={"delta": "d", "buffers": "b", "weight": "", **compressor.reply, **heard},
+        numbers=("lr",),
+    )
     def along(client: Client, request: Request) -> Arrays:
         """Local training with the weights of the request, and the compressed Jacobian of its first batch."""
         J, losses, buffers = jacobian(client, request)

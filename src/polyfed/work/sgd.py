@@ -19,7 +19,7 @@ Carry = tuple[Tensor, Tensor, Tensor, Slots]
 Gradient = tuple[Tensor, Tensor, Tensor]  # of the weighted objective, the losses, the buffers after
 
 
-@work("sgd", reply={"delta": "d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""})
+@work("sgd", reply={"delta": "d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""}, numbers=("lr",))
 def sgd(client: Client, request: Request) -> Arrays:
     """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with a (x - w), so that a sum is a weighted mean.
 
@@ -38,7 +38,8 @@ def descend(client: Client, request: Request, omega: Tensor, first: Gradient | N
     first: the first step's gradient, where the client has it already.
     """
     x, options = request["x"], request.options
-    lr, mu = float(options["lr"]), float(options.get("mu") or 0.0)  # type: ignore[arg-type]
+    lr: Any = options["lr"]
+    mu = float(options.get("mu") or 0.0)  # type: ignore[arg-type]
 
     def step(carry: Carry, batch: Batch, i: int) -> Carry:
         w, buffers, losses, slots = carry
@@ -47,7 +48,8 @@ def descend(client: Client, request: Request, omega: Tensor, first: Gradient | N
         if mu:
             g = g + mu * (w - x)
         u, slots = direction(g, slots, i, options)
-        return torch.add(w, u, alpha=-lr), buffers, now if i == 0 else losses, slots
+        w = w - lr * u if isinstance(lr, Tensor) else torch.add(w, u, alpha=-float(lr))
+        return w, buffers, now if i == 0 else losses, slots
 
     start = (x, request["buffers"], torch.zeros_like(omega), begin(x, options))
     w, buffers, losses, _ = client.loop(step, start, **batching(options))  # type: ignore[arg-type]
