@@ -184,7 +184,8 @@ def test_attacks_happen_all_the_same(device: str) -> None:
     assert torch.allclose(flat(local), flat(batched), atol=1e-5)
 
 
-def test_recurrent_models_run_together_too() -> None:
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_recurrent_models_run_together_too(device: str) -> None:
     class Reads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -200,7 +201,7 @@ def test_recurrent_models_run_together_too() -> None:
         rng.normal(size=(30, 7, 5)).astype(np.float32), rng.integers(0, 3, 30), clients=3
     )
     results = []
-    for engine in ("local", {"name": "batched", "device": "cpu"}):
+    for engine in ("local", {"name": "batched", "device": device}):
         torch.manual_seed(0)
         problem = Problem(Reads(), [Objective("y", "cross-entropy")])
         with warnings.catch_warnings():

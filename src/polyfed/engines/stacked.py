@@ -42,11 +42,9 @@ class Stacked:
         def outputs(x: Tensor) -> Outputs:
             return functional_call(self.model, self.problem.split(x), (bx,))  # type: ignore[no-any-return]
 
-        if (
-            self._recurrent
-        ):  # vmap has no rule for such a layer, but below a gradient and without libraries it comes apart
-            without = {"enabled": False, "allow_tf32": False}
-            with torch.backends.cudnn.flags(**without), torch.backends.mkldnn.flags(**without):
+        if self._recurrent:  # vmap has no rule for such a layer, but below a gradient, without cuDNN, it comes apart
+            with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")  # on a CPU, with its own library
                 return vjp(outputs, x)[0]  # type: ignore[no-any-return]
         return outputs(x)
 
