@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from polyfed.engines.device import precision
+from polyfed.kernels import why_no_triton
 from polyfed.kernels.convolution import ClientConv2d, convolve, replace_convolutions, weight_grad
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -129,6 +130,26 @@ def test_a_net_of_them_has_the_gradients_of_the_net() -> None:
         out = vmap(lambda p, x, net=net: functional_call(net, p, (x,)))(stacked, x)
         found.append([out, *torch.autograd.grad(out.square().sum(), [*stacked.values(), x])])
     assert all(torch.allclose(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_gpu_without_triton_is_noticed(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = why_no_triton.__wrapped__  # not what was found before
+    device = torch.device(DEVICE)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert ask(device) == ""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert "older" in ask(device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+
+    def broken(*args: object) -> Tensor:
+        raise OSError("no compiler\nwas found")
+
+    monkeypatch.setattr(kernels, "convolve", broken)
+    assert ask(device) == "OSError: no compiler"
+    monkeypatch.setattr(kernels, "convolve", lambda *args: torch.zeros(1))
+    assert "came out as 0" in ask(device)
+    monkeypatch.setattr("polyfed.kernels.find_spec", lambda name: None)
+    assert "not installed" in ask(device)
 
 
 def test_only_narrow_plain_convolutions_are_replaced() -> None:

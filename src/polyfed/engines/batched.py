@@ -31,7 +31,7 @@ from polyfed.engines.stacked import Stacked, compiling
 from polyfed.errors import BadInput
 from polyfed.federation import Federation, Index, Rows
 from polyfed.fleet import Engine, Ids, Stack
-from polyfed.kernels import triton_is_here
+from polyfed.kernels import why_no_triton
 from polyfed.keys import common_key, key
 from polyfed.messages import Request
 from polyfed.problem import Problem
@@ -66,7 +66,9 @@ class Batched(Engine):
         self._there = resident(self.device, federation)
         self._rows = {s: _padded(rows, len(federation)) for s in SPLITS if (rows := getattr(federation, s)) is not None}
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
-        self._stacked = Stacked(problem, self.device, compile and self._fast and triton_is_here())
+        if slow := why_no_triton(self.device) if self._fast else "":
+            warnings.warn(f"Rounds take longer here, without Triton: {slow}.", RuntimeWarning, stacklevel=2)
+        self._stacked = Stacked(problem, self.device, compile and self._fast and not slow)
         self._stacked.names = tuple(federation.targets)
         self._graph, self._tf32 = graph and self._fast, tf32
         self._chunk = chunk or (1024 if self._fast else 64)

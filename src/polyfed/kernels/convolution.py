@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad
 
-from polyfed.kernels import triton_is_here
+from polyfed.kernels import why_no_triton
 
 NARROW = 32  # with so few channels on one side at least, the kernels here are the faster ones (benchmarks/NOTES.md)
 
@@ -77,11 +77,10 @@ def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tupl
 
 
 def _kernels(x: Tensor, out: int) -> bool:
-    """Whether the kernels do it: float32, on a GPU that knows TF32, and clients small enough for 32-bit offsets."""
-    if not x.is_cuda or x.dtype != torch.float32 or not triton_is_here():
-        return False
+    """Whether the kernels do it: float32 on a GPU that has them, and clients small enough for 32-bit offsets."""
     grown = (x.shape[3] + 32) * (x.shape[4] + 32)  # an output is larger by less than the window
-    return torch.cuda.get_device_capability(x.device) >= (8, 0) and x.shape[1] * max(x.shape[2], out) * grown < 2**31
+    small = x.shape[1] * max(x.shape[2], out) * grown < 2**31
+    return x.is_cuda and x.dtype == torch.float32 and small and not why_no_triton(x.device)
 
 
 @convolve.register_fake
