@@ -1,6 +1,7 @@
 """The batched engine on a GPU: `python benchmarks/gpu.py [--parts speed,accuracy,...]`.
 
-The 34,635-parameter two-digit net, batch 128, 10 local steps; milliseconds a round, by events around whole rounds.
+The 34,635-parameter two-digit net, batch 128, 10 local steps; milliseconds a round, the
+median of several, by the host's clock with the GPU idle before and after.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyfed import Federation, Objective, Problem, Wrappers
+from polyfed import Federation, Objective, Problem, Rows, Wrappers
 from polyfed.algorithms import algorithms
 from polyfed.data import Dataset
 from polyfed.engines.batched import Batched
@@ -45,8 +46,6 @@ def problem(dropout: float = 0.0) -> Problem:
 def federation(clients: int, rows: int = 640) -> Federation:
     g = torch.Generator().manual_seed(0)
     n = min(clients * rows, 70_000)
-    from polyfed import Rows
-
     order = np.arange(n)
     start = (np.arange(clients) * rows) % n
     x = torch.rand(n, 1, 28, 28, generator=g)
@@ -117,6 +116,58 @@ def profile(clients: int = 100) -> None:
         ms=sum(k.device_time_total for k in kernels) / 3e3,
         launches=sum(k.count for k in kernels) // 3,
     )
+
+
+LAYERS = [  # images, channels, size, out, window, padding
+    (64, 1, 28, 10, 5, 0), (64, 3, 32, 64, 5, 0), (64, 10, 12, 20, 5, 0), (64, 16, 14, 32, 3, 1),
+    (64, 32, 14, 64, 3, 1), (64, 64, 16, 64, 3, 1), (32, 128, 16, 128, 3, 1),
+]  # fmt: skip
+
+
+def layers(clients: int = 20) -> None:
+    """Which convolutions our kernels are faster for: forward, input gradient, weight gradient; and their errors."""
+    import triton
+    from torch.nn import functional as F
+
+    from polyfed.engines.device import precision
+    from polyfed.kernels import convolution, convolution_triton
+
+    def us(run: Callable[[], object]) -> float:
+        return 1e3 * float(triton.testing.do_bench_cudagraph(run, rep=5))
+
+    def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+        return float((found - wanted).norm() / wanted.norm())
+
+    def grouped(t: torch.Tensor) -> torch.Tensor:
+        return t.transpose(0, 1).flatten(1, 2).contiguous()
+
+    for n, c, h, o, k, p in LAYERS:
+        x, w = torch.randn(clients, n, c, h, h, device="cuda"), torch.randn(clients, o, c, k, k, device="cuda")
+        b, none, pad = torch.randn(clients, o, device="cuda"), torch.zeros(clients, c, device="cuda"), [p, p]
+        exact = convolution.convolve(x.double(), w.double(), b.double(), pad)
+        d, mirrored = torch.randn_like(exact).float(), w.transpose(1, 2).flip(3, 4).contiguous()
+        images, weights, many = grouped(x), w.flatten(0, 1), grouped(d)
+
+        def cudnn(*wanted: bool, at: Any = (many, images, weights), sizes: Any = ([clients * o], pad)) -> float:
+            return us(
+                lambda: torch.ops.aten.convolution_backward(
+                    *at, sizes[0], [1, 1], sizes[1], [1, 1], False, [0, 0], clients, wanted
+                )
+            )
+
+        with precision(tf32=True):
+            forward = us(lambda: F.conv2d(images, weights, b.flatten(), padding=pad, groups=clients))  # noqa: B023
+            theirs = forward, cudnn(True, False, False), cudnn(False, True, True)
+            ours = (
+                us(lambda: convolution_triton.convolve(x, w, b, pad)),  # noqa: B023
+                us(lambda: convolution_triton.convolve(d, mirrored, none, [k - 1 - p] * 2)),  # noqa: B023
+                us(lambda: convolution_triton.weight_grad(x, d, [k, k], pad)),  # noqa: B023
+            )
+            rounded = error(convolution_triton.convolve(x, w, b, pad), exact)
+        with precision(tf32=False):
+            full = error(convolution_triton.convolve(x, w, b, pad), exact)
+        times = {"cudnn_us": [round(t) for t in theirs], "ours_us": [round(t) for t in ours]}
+        say(part="layer", shape=(n, c, h, o, k, p), **times, error_tf32=rounded, error=full)
 
 
 def eager_loop(clients: int = 10) -> None:
@@ -195,12 +246,12 @@ def accuracy(rounds_: int = 100) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="floors,eager,speed,profile,huge,accuracy")
+    parser.add_argument("--parts", default="floors,eager,speed,profile,layers,huge,accuracy")
     parser.add_argument("--sizes", default="10,100,1000")
     asked = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     parts: dict[str, Callable[[], object]] = {
-        "floors": floors, "eager": eager, "profile": profile, "huge": huge, "accuracy": accuracy,
+        "floors": floors, "eager": eager, "profile": profile, "layers": layers, "huge": huge, "accuracy": accuracy,
         "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]),
     }  # fmt: skip
     for part in asked.parts.split(","):

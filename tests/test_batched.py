@@ -361,6 +361,26 @@ def test_stacks_hold_a_chunk_and_come_in_order() -> None:
     assert [list(s.clients) for s in fleet.ask(range(6), request)] == [[0, 1, 2, 3], [4, 5]]
 
 
+def test_chunks_shrink_until_they_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, sizes = Batched._together, []
+
+    def crowded(self: Batched, clients: list[int], *rest: Any) -> Any:
+        sizes.append(len(clients))
+        if len(clients) > room:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return together(self, clients, *rest)
+
+    monkeypatch.setattr(Batched, "_together", crowded)
+    problem, request = small_problem(), Request("evaluate", small_problem().initial(), options={"split": "train"})
+    room = 2
+    engine = engines["batched"](problem, small_federation(), Wrappers(), device="cpu", chunk=6)
+    assert [list(s.clients) for s in engine.ask(range(6), request)] == [[0, 1], [2, 3], [4, 5]]
+    assert sizes == [6, 3, 2, 2, 2]
+    room = 0
+    with pytest.raises(BadInput, match="One client alone does not fit"):
+        list(engine.ask(range(6), request))
+
+
 def test_auto_is_local_where_there_is_no_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")

@@ -110,7 +110,7 @@ class Batched(Engine):
                 yield from self._loop(clients[done:], places[done:], request, pasts)
                 return
             yield Stack(clients[now], arrays)
-            done += self._chunk
+            done = now.stop
 
     def _loops(self, work: str) -> bool:
         return "" in self._one_by_one or work in self._one_by_one or works[work].state is not None
@@ -203,7 +203,7 @@ class Batched(Engine):
             if len(self._captured) >= 64:  # options that change every round would fill the device with graphs
                 del self._captured[next(iter(self._captured))]
             graph = Captured(program, arguments, self._pool)
-            self._questions[what] = list(sizes.asked)
+            self._questions[what] = sorted(sizes.asked)
         self._captured[shape()] = graph  # the latest last
         return graph(arguments)
 

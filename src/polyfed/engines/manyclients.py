@@ -17,8 +17,6 @@ from polyfed.federation import Federation, Index, Rows
 from polyfed.problem import Batch, Problem
 
 Carry = TypeVar("Carry")
-
-
 Question = tuple[str, int]  # a split, and a batch size or 0
 
 
@@ -30,7 +28,7 @@ class Sizes:
 
     def __init__(self, lengths: Mapping[str, Index], most: Mapping[str, int]) -> None:
         self._lengths, self._most = lengths, most  # rows of every client here, by split; the most that any client has
-        self.asked: dict[Question, int] = {}
+        self.asked: set[Question] = set()
 
     def most(self, split: str) -> int:
         """Rows of the largest client, rounded up to a quarter of a power of two."""
@@ -41,18 +39,17 @@ class Sizes:
         return self.answer((split, size))
 
     def answer(self, question: Question) -> int:
+        self.asked.add(question)
         split, size = question
         if split not in self._lengths:
             raise BadInput(f"No client has {split} rows.")
         lengths = self._lengths[split]
         if size:
             several = -(-lengths[lengths > size] // size)
-            self.asked[question] = 1 << int(several.min()).bit_length() - 1 if len(several) else 2
-        else:
-            most = max(1, int(lengths.max()))
-            quarter = max(1, 1 << most.bit_length() >> 3)
-            self.asked[question] = min(-(-most // quarter) * quarter, max(1, self._most[split]))
-        return self.asked[question]
+            return 1 << int(several.min()).bit_length() - 1 if len(several) else 2
+        most = max(1, int(lengths.max()))
+        quarter = max(1, 1 << most.bit_length() >> 3)
+        return min(-(-most // quarter) * quarter, max(1, self._most[split]))
 
 
 @dataclass
