@@ -390,6 +390,17 @@ def test_auto_is_local_where_there_is_no_gpu() -> None:
         resolve("cuda")
 
 
+def test_auto_is_batched_on_a_gpu_where_the_model_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfed.engines.batched.resolve", lambda device: torch.device("cuda"))
+    monkeypatch.setattr("polyfed.engines.batched.Batched", lambda *args, **settings: "batched")
+    monkeypatch.setitem(engines._things, "local", lambda *args, **settings: "local")
+    normed = Problem(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), [Objective("left", "cross-entropy")])
+    attacked = Wrappers(attacks=(Misreport(clients=[1], factor=10.0),))
+    asked = [(small_problem(), Wrappers()), (normed, Wrappers()), (small_problem(), attacked)]
+    found = [engines["auto"](problem, small_federation(), wrappers) for problem, wrappers in asked]
+    assert found == ["batched", "local", "local"]
+
+
 @pytest.mark.parametrize(("name", "settings"), METHODS)
 def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: dict[str, Any]) -> None:
     """Torch's `meta` device refuses most tensors of the host, as a GPU does, and needs none."""
