@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, Rows, Wrappers
+from polyfed.core.fleet import Door, Metered
+from polyfed.core.keys import generator
+from polyfed.core.messages import Request
 from polyfed.engines.local import Local
-from polyfed.fleet import Door, Metered
-from polyfed.keys import generator
-from polyfed.messages import Request
 
 BATCH, STEPS = 128, 10
 

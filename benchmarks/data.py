@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import torch
 
+from polyfed.core.keys import generator
 from polyfed.data import datasets, partitions
 from polyfed.data.build import build_data, federate
-from polyfed.keys import generator
 
 T = TypeVar("T")
 

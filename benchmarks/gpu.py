@@ -20,9 +20,9 @@ import torch
 
 from polyfed import Federation, Objective, Problem, Rows, Wrappers
 from polyfed.algorithms import algorithms
+from polyfed.core.fleet import Door
 from polyfed.data import Dataset
 from polyfed.engines.batched import Batched
-from polyfed.fleet import Door
 from polyfed.models import models
 
 FOUND: list[dict[str, Any]] = []
@@ -129,8 +129,8 @@ def layers(clients: int = 20) -> None:
     import triton
     from torch.nn import functional as F
 
-    from polyfed.engines.device import precision
-    from polyfed.kernels import convolution, convolution_triton
+    from polyfed.client.device import precision
+    from polyfed.engines.batched.kernels import convolution, convolution_triton
 
     def us(run: Callable[[], object]) -> float:
         return 1e3 * float(triton.testing.do_bench_cudagraph(run, rep=5))

@@ -27,9 +27,9 @@ from torch import nn
 import testbed
 from polyfed import FedAvg, Federation, MultiModel, Objective, Problem, Wrappers
 from polyfed.algorithms.base import InverseDecay
+from polyfed.core.fleet import Door, Metered
 from polyfed.engines.local import Local
-from polyfed.fleet import Door, Metered
-from polyfed.many.fleet import Doors, Engines
+from polyfed.run.doors import Doors, Engines
 
 NAMES = ("mfa-rand", "mfa-rr")
 RATES = {"constant": testbed.constant, "decaying": testbed.decaying}
@@ -155,7 +155,7 @@ def alternate(one: Callable[[int], None], other: Callable[[int], None], times: i
 
 def on_data(seeds: int) -> None:
     """Section 7 in kind: `polyfed gain` on experiments/many-models."""
-    from polyfed.cli_gain import gain as command
+    from polyfed.cli.gain import gain as command
 
     os.environ.setdefault("POLYFED_DATA", str(ROOT.parent / "shared" / "data"))
     plans = {"synthetic-a": "1,2,4,8", "synthetic-b": "1,2,4,8", "attributes": "9", "mixed": "2"}

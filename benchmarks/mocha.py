@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sklearn.svm import LinearSVC
 
 from polyfed.tasks import Mocha
-from polyfed.tasks.examples import as_examples
-from polyfed.tasks.losses import find
+from polyfed.work.linear.examples import as_examples
+from polyfed.work.linear.losses import find
 
 Floats = NDArray[np.float64]
 GAP = 1e-3

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from polyfed.experiment import override, plan, read
-from polyfed.run import execute
-from polyfed.rundir import RunDirectory
+from polyfed.experiment.building import override, plan, read
+from polyfed.run.directory import RunDirectory
+from polyfed.run.loop import execute
 
 ROOT = Path(__file__).parents[1] / "experiments"
 LEVELS = (0.1, 0.01, 0.001)

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from polyfed.core.federation import Rows
+from polyfed.core.keys import generator
 from polyfed.data import datasets
 from polyfed.data.build import skewed
-from polyfed.federation import Rows
-from polyfed.keys import generator
 from polyfed.tasks import Mocha, MochaCV
 
 Arrays = list[NDArray[Any]]

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from polyfed.core.federation import Federation
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, partitions
 from polyfed.data.build import federate
-from polyfed.federation import Federation
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 HUNDRED: list[tuple[str, dict[str, Any]]] = [
     ("iid", {}), ("iid", {"sizes": "lognormal"}), ("dirichlet", {}), ("dirichlet", {"alpha": 0.01, "by": "left"}),

@@ -11,10 +11,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from polyfed.algorithms.schedules import Groups, schedules, split
+from polyfed.algorithms.models.schedules import Groups, schedules, split
+from polyfed.core.keys import generator
 from polyfed.data.quadratic import minimiser
 from polyfed.data.tridiagonal import chain, value
-from polyfed.keys import generator
 
 N, P, MU = 24, 4, 2e-4
 Array = NDArray[np.float64]

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from polyfed import FedAvg, Federation, Objective, Problem, Wrappers, train
 from polyfed.algorithms import State
 from polyfed.cli import app
-from polyfed.client import Client, Memory
+from polyfed.core.client import Client, Memory
+from polyfed.core.errors import BadInput, RunStopped
+from polyfed.core.fleet import Door
+from polyfed.core.messages import Request
+from polyfed.core.work import Arrays, work, works
 from polyfed.engines import engines
-from polyfed.errors import BadInput, RunStopped
-from polyfed.fleet import Door
-from polyfed.messages import Request
-from polyfed.work import Arrays, work, works
 from small import small_federation, small_problem
 
 ENGINES: list[Any] = ["local", "wire", {"name": "local", "workers": 2}, {"name": "local", "workers": 3}]
@@ -256,7 +256,7 @@ def test_divergence_is_logged_not_fatal() -> None:
 
 
 def test_two_writers_are_one_too_many() -> None:
-    from polyfed.rundir import RunDirectory
+    from polyfed.run.directory import RunDirectory
 
     train(small_problem(), small_federation(), FedAvg(), rounds=1, out="r")
     with RunDirectory.open(Path("r")).locked(), pytest.raises(BadInput, match="Another process"):

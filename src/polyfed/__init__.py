@@ -9,32 +9,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyfed.algorithms.fedavg import FedAvg as FedAvg
-    from polyfed.algorithms.fedavg import FedProx as FedProx
-    from polyfed.algorithms.multimodel import MultiModel as MultiModel
-    from polyfed.api import train as train
-    from polyfed.client import Wrappers as Wrappers
-    from polyfed.federation import Federation as Federation
-    from polyfed.federation import Rows as Rows
-    from polyfed.many.api import train_many as train_many
-    from polyfed.problem import Objective as Objective
-    from polyfed.problem import Problem as Problem
-    from polyfed.run import Result as Result
+    from polyfed.algorithms.models.multimodel import MultiModel as MultiModel
+    from polyfed.algorithms.objectives.fedavg import FedAvg as FedAvg
+    from polyfed.algorithms.objectives.fedavg import FedProx as FedProx
+    from polyfed.core.client import Wrappers as Wrappers
+    from polyfed.core.federation import Federation as Federation
+    from polyfed.core.federation import Rows as Rows
+    from polyfed.core.problem import Objective as Objective
+    from polyfed.core.problem import Problem as Problem
+    from polyfed.experiment.api import train as train
+    from polyfed.experiment.api_many import train_many as train_many
+    from polyfed.run.loop import Result as Result
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "FedAvg": "algorithms.fedavg",
-    "FedProx": "algorithms.fedavg",
-    "Federation": "federation",
-    "MultiModel": "algorithms.multimodel",
-    "Objective": "problem",
-    "Problem": "problem",
-    "Result": "run",
-    "Rows": "federation",
-    "Wrappers": "client",
-    "train": "api",
-    "train_many": "many.api",
+    "FedAvg": "algorithms.objectives.fedavg",
+    "FedProx": "algorithms.objectives.fedavg",
+    "Federation": "core.federation",
+    "MultiModel": "algorithms.models.multimodel",
+    "Objective": "core.problem",
+    "Problem": "core.problem",
+    "Result": "run.loop",
+    "Rows": "core.federation",
+    "Wrappers": "core.client",
+    "train": "experiment.api",
+    "train_many": "experiment.api_many",
 }
 
 __all__ = [

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.client import Wrappers
+from polyfed.client.runner import Bench
+from polyfed.core.client import Wrappers
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import Federation
+from polyfed.core.keys import bits, key
+from polyfed.core.messages import Request
+from polyfed.core.problem import Batch, Problem
 from polyfed.data.augment import Rotation, uniform
 from polyfed.data.build import build_data
-from polyfed.engines.bench import Bench
-from polyfed.errors import BadInput
-from polyfed.federation import Federation
-from polyfed.keys import bits, key
-from polyfed.messages import Request
 from polyfed.models.basic import linear
-from polyfed.problem import Batch, Problem
 
 
 @pytest.mark.parametrize("of", [0, 1, 2**63 - 1, 2**63, 2**64 - 1, key(3, "augment", 7)])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyfed.core.errors import BadInput
+from polyfed.core.keys import generator
 from polyfed.data.build import build_data
 from polyfed.data.holds import Holds, draw_holds
-from polyfed.errors import BadInput
-from polyfed.keys import generator
 
 steady = settings(derandomize=True, deadline=None, max_examples=50)
 

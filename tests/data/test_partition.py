@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import Rows
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, datasets, partitions
 from polyfed.data.build import build_data, federate, skewed
-from polyfed.errors import BadInput
-from polyfed.federation import Rows
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 steady = settings(derandomize=True, deadline=None, max_examples=25)
 

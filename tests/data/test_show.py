@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from polyfed.cli_data import data_app
+from polyfed.cli.data import data_app
+from polyfed.core.federation import Rows
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.build import federate
 from polyfed.data.show import count_labels, describe, lines, show
-from polyfed.federation import Rows
-from polyfed.problem import Objective
 
 runner = CliRunner()
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from polyfed.cli_data import data_app
+from polyfed.cli.data import data_app
+from polyfed.core.errors import BadInput, PolyfedError
 from polyfed.data import datasets, store
 from polyfed.data.fetch import fetch
 from polyfed.data.store import File, Source
-from polyfed.errors import BadInput, PolyfedError
 
 pytest.importorskip("pooch", reason="pooch is not installed (the extra 'data')")
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from polyfed.core.errors import BadInput
 from polyfed.data import Dataset, datasets
 from polyfed.data.attributes import NAMES, NINE
-from polyfed.errors import BadInput
 
 TRAIN, TEST = 30, 10
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyfed.core.errors import BadInput
 from polyfed.data import datasets
 from polyfed.data.celeba import GROUPS
-from polyfed.errors import BadInput
 
 ATTRIBUTES = sorted(name for group in GROUPS for name in group.split())
 SPLITS = [0, 2, 1, 0, 0, 2]

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyfed.core.errors import BadInput
 from polyfed.data import datasets
 from polyfed.data.har import TEST_SUBJECTS, describe
-from polyfed.errors import BadInput
 
 LINE = "The quick brown fox jumps over the lazy dog, again and again.\n"
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from polyfed.core.errors import BadInput
 from polyfed.data import datasets
 from polyfed.data.mulan import SETS
-from polyfed.errors import BadInput
 
 ADULT = """39, State-gov, 7, Bachelors, 13, Never-married, Adm-clerical, Wife, White, Male, 2174, 0, 40, Cuba, <=50K
 50, ?, 83311, Doctorate, 16, Divorced, Sales, Husband, White, Male, 0, 0, 13, ?, >50K

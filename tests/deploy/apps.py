@@ -10,10 +10,10 @@ import numpy as np
 from loopback import Loopback
 from safetensors.numpy import load_file
 
-from polyfed import experiment as ex
 from polyfed.deploy.init import init
-from polyfed.run import execute
-from polyfed.rundir import RunDirectory
+from polyfed.experiment import building as ex
+from polyfed.run.directory import RunDirectory
+from polyfed.run.loop import execute
 
 DIGITS = """
 rounds = {rounds}

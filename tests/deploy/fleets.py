@@ -13,14 +13,14 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, train
-from polyfed import experiment as ex
 from polyfed.algorithms import algorithms
-from polyfed.client import Client
-from polyfed.messages import Request
-from polyfed.problem import Batch
-from polyfed.run import Result, execute
-from polyfed.rundir import RunDirectory
-from polyfed.work import Arrays, work
+from polyfed.core.client import Client
+from polyfed.core.messages import Request
+from polyfed.core.problem import Batch
+from polyfed.core.work import Arrays, work
+from polyfed.experiment import building as ex
+from polyfed.run.directory import RunDirectory
+from polyfed.run.loop import Result, execute
 from small import small_federation, small_problem
 
 LOCAL = {"lr": 0.2, "local_steps": 3, "batch_size": 8}

@@ -20,23 +20,23 @@ from typer.testing import CliRunner
 
 from polyfed import Wrappers
 from polyfed.cli import app as cli
+from polyfed.core.errors import BadInput, RunStopped
+from polyfed.core.fleet import Door
+from polyfed.core.messages import TICKS, Reply, Request
 from polyfed.deploy.client import Sites
 from polyfed.deploy.data import own_data
 from polyfed.deploy.memory import DiskMemory
 from polyfed.deploy.site import Site
-from polyfed.errors import BadInput, RunStopped
-from polyfed.fleet import Door
-from polyfed.messages import TICKS, Reply, Request
-from polyfed.rundir import RunDirectory
+from polyfed.run.directory import RunDirectory
 from small import small_federation, small_problem
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
 
 from polyfed.deploy.app import ASKED_WHO, To, client_app  # noqa: E402
+from polyfed.deploy.engine import OverGrid  # noqa: E402
 from polyfed.deploy.grid import InProcess as Grid  # noqa: E402
 from polyfed.deploy.server import federate  # noqa: E402
 from polyfed.deploy.warm import Warm  # noqa: E402
-from polyfed.engines.flower import OverGrid  # noqa: E402
 
 RUN = "0123456789abcdef" * 2
 EXPERIMENT = """

@@ -13,9 +13,9 @@ from fleets import LOCAL, NEURAL, TASKS, many, trained
 
 from polyfed import FedAvg, Wrappers
 from polyfed.algorithms import State
-from polyfed.errors import BadInput, NobodyAnswered, RunStopped
-from polyfed.fleet import Door, Metered
-from polyfed.messages import Reply, Request
+from polyfed.core.errors import BadInput, NobodyAnswered, RunStopped
+from polyfed.core.fleet import Door, Metered
+from polyfed.core.messages import Reply, Request
 from small import small_federation, small_problem
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
@@ -23,11 +23,11 @@ flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict  # noqa: E402
 
 from polyfed.deploy.app import To, client_app  # noqa: E402
+from polyfed.deploy.engine import InProcess, OverGrid  # noqa: E402
 from polyfed.deploy.grid import InProcess as Grid  # noqa: E402
 from polyfed.deploy.grid import context  # noqa: E402
 from polyfed.deploy.payload import to_array  # noqa: E402
 from polyfed.deploy.site import Site  # noqa: E402
-from polyfed.engines.flower import InProcess, OverGrid  # noqa: E402
 
 
 @pytest.mark.parametrize(("name", "settings"), [*NEURAL, TASKS])
@@ -162,7 +162,7 @@ def test_an_app_that_fails_is_a_failure_of_its_client() -> None:
     assert door.failures == [(4, "Flower's error 2: OSError: the disk is full")]
 
 
-@pytest.mark.parametrize("work", ["no-such-work", "os:system", "polyfed.rundir:write"])
+@pytest.mark.parametrize("work", ["no-such-work", "os:system", "polyfed.run.directory:write"])
 def test_work_that_is_not_known_is_refused_by_the_client(work: str) -> None:
     answer = Reply.decode(sites()(context(1, {"partition-id": 0}), To("0" * 32, 0, 0), Request(work).encode()))
     assert answer.error.startswith(f"refused: Unknown work {work!r}")

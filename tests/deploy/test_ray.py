@@ -12,11 +12,11 @@ import torch
 from fleets import LOCAL, NEURAL, TASKS, many, trained, weights
 
 from polyfed import Wrappers
-from polyfed.client import Client, Perform
+from polyfed.core.client import Client, Perform
+from polyfed.core.errors import BadInput
+from polyfed.core.fleet import Door, Metered
+from polyfed.core.messages import TICKS, Request
 from polyfed.engines import engines
-from polyfed.errors import BadInput
-from polyfed.fleet import Door, Metered
-from polyfed.messages import TICKS, Request
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")

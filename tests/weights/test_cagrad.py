@@ -7,7 +7,7 @@ import pytest
 from gram_families import gradients
 from scipy.optimize import minimize
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import cagrad
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import frank_wolfe_gap, min_norm, psd, qp
 from polyfed.weights.gram import Array
 

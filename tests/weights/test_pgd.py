@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gram_families import golden, gram
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import min_norm, pgd, weigh, weightings
 
 

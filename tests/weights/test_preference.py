@@ -10,7 +10,7 @@ from gram_families import FAMILIES, golden, gram, grams, lengths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import min_norm, preference, psd
 from polyfed.weights.gram import Array
 

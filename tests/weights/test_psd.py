@@ -7,7 +7,7 @@ import pytest
 from gram_families import gram, grams, lengths
 from hypothesis import given, settings
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import extend, frank_wolfe_gap, psd, restrict
 from polyfed.weights.gram import Array
 

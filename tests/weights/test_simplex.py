@@ -8,7 +8,7 @@ from gram_families import golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import project_simplex
 
 vectors = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8)

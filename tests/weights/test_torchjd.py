@@ -11,7 +11,7 @@ from gram_families import gram, grams, lengths
 from hypothesis import given, settings
 from torchjd import aggregation
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import project_dual_cone, psd, weigh, weightings
 from polyfed.weights.gram import Array
 

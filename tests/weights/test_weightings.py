@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gram_families import FAMILIES, VECTORS, gram, lengths
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights import preference, psd, weigh, weightings
 from polyfed.weights.gram import Array
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from polyfed.fleet import Door
-from polyfed.problem import Problem
-from polyfed.registry import Registry
+from polyfed.core.fleet import Door
+from polyfed.core.problem import Problem
+from polyfed.core.registry import Registry
 
 State = dict[str, Any]  # a tree of tensors, so that a checkpoint needs no help; 'x' and 'buffers' are the model
 Diagnostics = Mapping[str, Tensor | float | int | str | Mapping[str, Any]]
@@ -28,4 +28,4 @@ class Algorithm(Protocol):
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]: ...
 
 
-algorithms: Registry[type[Any]] = Registry("algorithm", __name__)
+algorithms: Registry[type[Any]] = Registry("algorithm", f"{__name__}.objectives", f"{__name__}.tasks")

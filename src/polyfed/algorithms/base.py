@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from polyfed.fleet import Fleet
-from polyfed.messages import Option
-from polyfed.settings import real, whole
+from polyfed.core.fleet import Fleet
+from polyfed.core.messages import Option
+from polyfed.core.settings import real, whole
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(real)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(real)]

@@ -14,14 +14,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polyfed.messages import Option, Options
-from polyfed.registry import Registry
+from polyfed.core.messages import Option, Options
+from polyfed.core.registry import Registry
 
 Keys = tuple[int, int]  # the round's common key, the client's own
 
 
 class Compressor(ABC):
-    """One way to send a Jacobian. `reply` is its schema, in the letters of `polyfed.work` and of `options`."""
+    """One way to send a Jacobian. `reply` is its schema, in the letters of `polyfed.core.work` and of `options`."""
 
     reply: ClassVar[Mapping[str, str]]
     additive: ClassVar[bool] = False

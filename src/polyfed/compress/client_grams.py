@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
-from polyfed.messages import Options
+from polyfed.core.messages import Options
 
 
 class ClientGrams(Compressor):

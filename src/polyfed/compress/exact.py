@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
-from polyfed.messages import Options
+from polyfed.core.messages import Options
 
 
 class Exact(Compressor):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors, whole
-from polyfed.errors import BadInput
-from polyfed.keys import generator
-from polyfed.messages import Option, Options
+from polyfed.core.errors import BadInput
+from polyfed.core.keys import generator
+from polyfed.core.messages import Option, Options
 
 
 class RandSvd(Compressor):

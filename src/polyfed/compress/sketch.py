@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors, whole
-from polyfed.errors import BadInput
-from polyfed.messages import Option, Options
-from polyfed.tensorkeys import bits, shift
+from polyfed.core.errors import BadInput
+from polyfed.core.messages import Option, Options
+from polyfed.core.tensorkeys import bits, shift
 
 DEFAULT_WIDTH = 256
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors, whole
-from polyfed.keys import generator
-from polyfed.messages import Option, Options
+from polyfed.core.keys import generator
+from polyfed.core.messages import Option, Options
 
 
 class TopK(Compressor):

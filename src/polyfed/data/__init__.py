@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.problem import Objective
-from polyfed.registry import Registry
+from polyfed.core.problem import Objective
+from polyfed.core.registry import Registry
 
 
 @dataclass(frozen=True)

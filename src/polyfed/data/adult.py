@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.store import File, Source, cached, reading, stored, unpacked
-from polyfed.problem import Objective
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 ADULT = Source(

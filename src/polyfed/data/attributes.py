@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.mnist import FASHION, FASHION_SCALE, Images, images
 from polyfed.data.store import cached, stored
-from polyfed.problem import Objective
 
 Ints = NDArray[np.int64]
 CHUNK = 10_000

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyfed.tensorkeys import uniform
+from polyfed.core.tensorkeys import uniform
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from polyfed.core.errors import BadInput, nearest
+from polyfed.core.federation import Federation, Index, Rows
+from polyfed.core.keys import generator
+from polyfed.core.settings import Settings, Table, accepts, build, check
 from polyfed.data import Dataset, datasets, partitions
 from polyfed.data.augment import Rotation
 from polyfed.data.holds import Holds, draw_holds
 from polyfed.data.partition import Rng, cut, places
-from polyfed.errors import BadInput, nearest
-from polyfed.federation import Federation, Index, Rows
-from polyfed.keys import generator
 from polyfed.models import sample
-from polyfed.settings import Settings, Table, accepts, build, check
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 

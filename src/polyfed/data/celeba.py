@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.core.errors import BadInput
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.prepare import scaled
 from polyfed.data.store import File, Source, cached, reading, stored
-from polyfed.errors import BadInput
-from polyfed.problem import Objective
 
 CELEBA = Source(
     "celeba",

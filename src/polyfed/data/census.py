@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.prepare import indicators
 from polyfed.data.store import File, Source, arrays, cached, reading, stored, unpacked
 from polyfed.data.tables import standard
-from polyfed.problem import Objective
 
 CENSUS = Source(
     "census-income",

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.errors import BadInput
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.mnist import Images
 from polyfed.data.prepare import scaled
 from polyfed.data.store import File, Source, arrays, cached, reading, stored
-from polyfed.errors import BadInput
-from polyfed.problem import Objective
 
 SUBSET = (20_000, 5_000)
 _TAR = File(

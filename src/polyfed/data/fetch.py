@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polyfed.core.errors import BadInput, PolyfedError
 from polyfed.data.store import File, Source
-from polyfed.errors import BadInput, PolyfedError
 
 
 def fetch(source: Source) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 
 Chance = Annotated[float, Field(gt=0, le=1)]
 Holds = Literal["all", "one-each"] | Chance | list[list[Literal[0, 1]]]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.core.errors import BadInput, nearest
+from polyfed.core.federation import Index, Rows
 from polyfed.data import Dataset, partitions
 from polyfed.data.partition import Rng, Sigma, Sizes, Whole, codes, cut, deal, group, places, shares, weights
-from polyfed.errors import BadInput, nearest
-from polyfed.federation import Index, Rows
 
 Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

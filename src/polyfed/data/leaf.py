@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.errors import BadInput
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.prepare import scaled
 from polyfed.data.store import File, Source, cached, reading, stored
-from polyfed.errors import BadInput
-from polyfed.problem import Objective
 
 FEMNIST = Source(
     "femnist",

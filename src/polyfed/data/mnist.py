@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.prepare import scaled
 from polyfed.data.store import File, Source, cached, reading, stored, unpacked
-from polyfed.problem import Objective
 
 
 def _source(name: str, folder: str, url: str, checksums: dict[str, str]) -> Source:

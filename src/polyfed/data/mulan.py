@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.errors import BadInput
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.store import File, Source, arrays, reading, stored
 from polyfed.data.tables import standard
-from polyfed.errors import BadInput
-from polyfed.problem import Objective
 
 Missing = Literal["drop", "mean"]
 Floats = NDArray[np.float64]

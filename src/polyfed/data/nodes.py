@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, datasets
-from polyfed.problem import Objective
 
 Whole = Annotated[int, Field(ge=1)]
 ROWS = 100  # that the server supposes each client to have: enough for any fraction kept aside

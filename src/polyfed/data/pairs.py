@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.cifar import CIFAR, CIFAR_SCALE, cifar_images
 from polyfed.data.mnist import FASHION, MNIST, MNIST_SCALE, Images, images
 from polyfed.data.store import cached, stored
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 Pixels = NDArray[np.uint8]
 CHUNK = 10_000  # images composed at a time: bounds the memory a build takes

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.core.errors import BadInput, nearest
+from polyfed.core.federation import Index, Rows
 from polyfed.data import Dataset, partitions
-from polyfed.errors import BadInput, nearest
-from polyfed.federation import Index, Rows
 
 Rng = np.random.Generator
 Whole = Annotated[int, Field(ge=1)]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.federation import Federation, Index
 from polyfed.data.show import Labels, entropy_line, labels_line, rows_line
-from polyfed.federation import Federation, Index
 
 INK, FAINT = "#22303c", "#7b8794"
 SPLITS = {"train": "#2f6690", "valid": "#7fb7be", "test": "#e8a15b"}

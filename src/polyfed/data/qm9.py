@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.core.errors import BadInput
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.store import File, Source, arrays, cached, reading, stored
 from polyfed.data.tables import standard
-from polyfed.errors import BadInput
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 _WHEEL = File(
     "qm9pack-1.0.3-py3-none-any.whl",

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, datasets
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 
 def quadratic_loss(w: Tensor, target: Tensor) -> Tensor:

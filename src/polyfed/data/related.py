@@ -7,9 +7,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, datasets
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 Whole = Annotated[int, Field(ge=1)]
 

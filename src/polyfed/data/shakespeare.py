@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.core.errors import BadInput
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.store import File, Source, stored, unpacked
-from polyfed.errors import BadInput
-from polyfed.problem import Objective
 
 _TEXT = File(
     "tinyshakespeare.txt",

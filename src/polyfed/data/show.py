@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import Federation, Index, Rows
+from polyfed.core.settings import Settings
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.data.label_skew import discrete, labels_of
 from polyfed.data.partition import places
-from polyfed.errors import BadInput
-from polyfed.federation import Federation, Index, Rows
-from polyfed.settings import Settings
 
 _LOOK_AT = 1000  # of more clients than that, labels are counted for so many, evenly spaced
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.errors import BadInput
 from polyfed.data import datasets
-from polyfed.errors import BadInput
 
 Arrays = dict[str, NDArray[Any]]
 

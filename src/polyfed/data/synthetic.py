@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.core.keys import generator
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, datasets
-from polyfed.keys import generator
-from polyfed.problem import Objective
 
 Variance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SHAPES = {"A": (60, 5), "B": (30, 10)}  # features and classes

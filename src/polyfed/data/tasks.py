@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.store import File, Source, arrays, stored
 from polyfed.data.tables import standard
-from polyfed.problem import Objective
 
 
 def _source(name: str, folder: str, file: str, where: str) -> Source:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from polyfed.core.problem import Objective
 from polyfed.data import Dataset, datasets
 from polyfed.data.quadratic import minimiser, quadratic_loss
-from polyfed.problem import Objective
 
 Matrix = NDArray[np.float64]
 

@@ -58,6 +58,6 @@ def _taken(content: RecordDict) -> tuple[To, bytes]:
 
 
 def _refusal(why: str) -> bytes:
-    from polyfed.messages import Reply
+    from polyfed.core.messages import Reply
 
     return Reply(error=f"refused: {why}").encode()

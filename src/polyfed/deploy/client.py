@@ -40,8 +40,8 @@ class Sites:
 
     def answer(self, run: Mapping[str, Any], node: Mapping[str, Any], to: To, message: bytes) -> bytes:
         """Whatever is wrong here, a missing file, a bad setting, is an answer, too."""
-        from polyfed.errors import PolyfedError
-        from polyfed.messages import Reply
+        from polyfed.core.errors import PolyfedError
+        from polyfed.core.messages import Reply
 
         try:
             return self._site(run, node, to.model).answer(to, message)
@@ -49,7 +49,7 @@ class Sites:
             return Reply(error=f"refused: {error}").encode()
 
     def _site(self, run: Mapping[str, Any], node: Mapping[str, Any], model: int) -> Site:
-        from polyfed.errors import BadInput
+        from polyfed.core.errors import BadInput
 
         if self._opened is None or self._opened[0] != dict(run):
             self._opened = dict(run), open_sites(self.folder, run, node)
@@ -63,12 +63,12 @@ def open_sites(folder: Path, run: Mapping[str, Any], node: Mapping[str, Any]) ->
     """What the experiment and the node's configuration make of this client."""
     import torch
 
-    from polyfed import experiment as ex
     from polyfed.deploy.data import own_data, who
     from polyfed.deploy.here import Client, standing
     from polyfed.deploy.memory import DiskMemory
     from polyfed.deploy.settings import experiment
     from polyfed.deploy.site import Site
+    from polyfed.experiment import building as ex
 
     torch.set_num_threads(1)
     name, settings = experiment(folder, run)

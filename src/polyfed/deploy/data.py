@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import SPLITS, Federation, Rows
+from polyfed.core.keys import generator
 from polyfed.data import datasets
 from polyfed.data.build import split
-from polyfed.errors import BadInput
-from polyfed.federation import SPLITS, Federation, Rows
-from polyfed.keys import generator
 
 Shares = Mapping[str, float]  # of its rows that a client keeps aside, for 'valid' and 'test'
 Parts = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]  # by split: x, and the targets by objective

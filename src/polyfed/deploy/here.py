@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyfed.client import Wrappers
-from polyfed.errors import BadInput
-from polyfed.federation import Federation
-from polyfed.fleet import Engine, Ids, Stack
-from polyfed.messages import Request
-from polyfed.problem import Problem
+from polyfed.core.client import Wrappers
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import Federation
+from polyfed.core.fleet import Engine, Ids, Stack
+from polyfed.core.messages import Request
+from polyfed.core.problem import Problem
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -35,7 +35,7 @@ class Server:
     def engine(
         self, problem: Problem, federation: Federation, wrappers: Wrappers, settings: Mapping[str, Any]
     ) -> Engine:
-        from polyfed.engines.flower import OverGrid
+        from polyfed.deploy.engine import OverGrid
 
         model, self.models = self.models, self.models + 1
         roster = self.run / f"clients-{model}.json"

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 
 PACKAGE = "federation"
 
@@ -121,7 +121,7 @@ name. A SuperLink that was restarted with its `--database` knows its SuperNodes 
 
 def init(folder: Path, experiment: str) -> None:
     """Write the app of an experiment into a new folder; the experiment is checked first."""
-    from polyfed import experiment as ex
+    from polyfed.experiment import building as ex
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} exists already; choose a directory that is new or empty.")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from polyfed.client import Memory, State
-from polyfed.errors import BadInput
-from polyfed.messages import TICKS, Request, decode, encode
-from polyfed.rundir import KEEP, write
+from polyfed.core.client import Memory, State
+from polyfed.core.errors import BadInput
+from polyfed.core.messages import TICKS, Request, decode, encode
+from polyfed.run.directory import KEEP, write
 
 
 class DiskMemory(Memory):

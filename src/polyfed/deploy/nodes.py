@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from polyfed.core.errors import BadInput, PolyfedError, RunStopped
+from polyfed.core.messages import Reply
 from polyfed.deploy.app import ASKED_WHO, KIND, To
 from polyfed.deploy.payload import SLACK, BadPayload, from_array
 from polyfed.deploy.roster import Description, Roster
-from polyfed.errors import BadInput, PolyfedError, RunStopped
-from polyfed.messages import Reply
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from flwr.app import Array, ArrayRecord, RecordDict
 
-    from polyfed.messages import Request
+    from polyfed.core.messages import Request
 
 SLACK = 1 << 16  # bytes beyond what the schema says: room for an error's text
 
@@ -63,7 +63,7 @@ def shared_record(request: Request) -> ArrayRecord:
     """What all clients get alike: make it once, put it into every message."""
     from flwr.app import ArrayRecord
 
-    from polyfed.messages import raw
+    from polyfed.core.messages import raw
 
     return ArrayRecord({"shared": to_array(b"" if _mixed(request) else raw(request.shared))})
 
@@ -72,7 +72,7 @@ def own_record(row: Request) -> ArrayRecord:
     """What one client gets (see `Request.row`): the head of the message, and its own arrays."""
     from flwr.app import ArrayRecord
 
-    from polyfed.messages import preface, raw
+    from polyfed.core.messages import preface, raw
 
     arrays = row.arrays()
     head = row.encode() if _mixed(row) else preface(row.head(), arrays) + raw({"when": arrays["when"]})

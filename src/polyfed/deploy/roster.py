@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyfed.errors import BadInput
-from polyfed.messages import Arrays
-from polyfed.rundir import write
+from polyfed.core.errors import BadInput
+from polyfed.core.messages import Arrays
+from polyfed.run.directory import write
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,11 @@ def _aside(work: Callable[[], object]) -> None:
 
 def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     """Start or continue the run in config['out'], and return its summary."""
-    from polyfed import experiment as ex
     from polyfed.deploy.here import Server, standing
     from polyfed.deploy.settings import experiment
-    from polyfed.run import execute
-    from polyfed.rundir import RunDirectory
+    from polyfed.experiment import building as ex
+    from polyfed.run.directory import RunDirectory
+    from polyfed.run.loop import execute
 
     name, settings = experiment(folder, config)
     out = Path(str(config.get("out") or f"runs/{name}")).absolute()
@@ -80,7 +80,7 @@ def _told(text: str, summary: dict[str, Any]) -> dict[str, Any]:
 
 def _lines() -> Any:
     """Progress as lines of Flower's log."""
-    from polyfed.run import Progress
+    from polyfed.run.loop import Progress
 
     class Lines(Progress):
         def start(self, done: int, rounds: int, run: Path) -> None:

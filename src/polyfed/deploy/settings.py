@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 
 ENGINE = ("timeout", "min-replies", "wait")  # keys of the app's configuration that are the engine's
 
 
 def experiment(folder: Path, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The experiment's name and settings, as `flwr run -c` has changed them."""
-    from polyfed import experiment as ex
+    from polyfed.experiment import building as ex
 
     name, settings = ex.read(str(_inside(folder, str(config.get("experiment", "experiment.toml")))))
     more = [part.strip() for part in str(config.get("set", "")).split(";") if part.strip()]

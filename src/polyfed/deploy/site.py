@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from polyfed.client import Memory, Wrappers
+from polyfed.core.client import Memory, Wrappers
+from polyfed.core.errors import PolyfedError
+from polyfed.core.federation import Federation
+from polyfed.core.messages import Reply
+from polyfed.core.problem import Problem
 from polyfed.deploy.app import ASKED_WHO, To
 from polyfed.engines.wire import Node
-from polyfed.errors import PolyfedError
-from polyfed.federation import Federation
-from polyfed.messages import Reply
-from polyfed.problem import Problem
 
 
 @dataclass

@@ -120,8 +120,8 @@ def _exactly(line: socket.socket, length: int) -> bytes:
 
 def serve(path: Path, folder: Path, supernode: int, idle: float) -> None:
     """Answer until nobody asks any more."""
+    from polyfed.core.heap import keep_memory
     from polyfed.deploy.client import Sites
-    from polyfed.heap import keep_memory
 
     keep_memory()
     sites = Sites(folder)

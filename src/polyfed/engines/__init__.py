@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polyfed.fleet import Engine
-from polyfed.registry import Registry
+from polyfed.core.fleet import Engine
+from polyfed.core.registry import Registry
 
-engines: Registry[Callable[..., Engine]] = Registry("engine", __name__)
+engines: Registry[Callable[..., Engine]] = Registry("engine", __name__, modules=("polyfed.deploy.engine",))

@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.client import Memory, Wrappers
+from polyfed.client.runner import Bench
+from polyfed.core.client import Memory, Wrappers
+from polyfed.core.errors import BadInput, RunStopped
+from polyfed.core.federation import Federation
+from polyfed.core.fleet import Engine, Ids, Stack, Sum
+from polyfed.core.heap import keep_memory
+from polyfed.core.messages import Reply, Request, decode, encode
+from polyfed.core.problem import Problem
+from polyfed.core.validate import sound
+from polyfed.core.work import works
 from polyfed.engines import engines
-from polyfed.engines.bench import Bench
-from polyfed.errors import BadInput, RunStopped
-from polyfed.federation import Federation
-from polyfed.fleet import Engine, Ids, Stack, Sum
-from polyfed.heap import keep_memory
-from polyfed.messages import Reply, Request, decode, encode
-from polyfed.problem import Problem
-from polyfed.rundir import flatten, unflatten
-from polyfed.sound import sound
-from polyfed.work import works
+from polyfed.run.directory import flatten, unflatten
 
 Bytes = NDArray[np.uint8]  # Ray hands arrays to workers without copying them
 Rows = Sequence[tuple[int, bytes]]  # a client's number, and its own part of the request

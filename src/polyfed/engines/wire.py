@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from polyfed.client import Memory, Wrappers
+from polyfed.client.runner import Bench
+from polyfed.core.client import Memory, Wrappers
+from polyfed.core.errors import PolyfedError, nearest
+from polyfed.core.federation import Federation
+from polyfed.core.fleet import Engine, Ids, Stack
+from polyfed.core.messages import BadMessage, Reply, Request
+from polyfed.core.problem import Problem
+from polyfed.core.work import works
 from polyfed.engines import engines
-from polyfed.engines.bench import Bench
-from polyfed.errors import PolyfedError, nearest
-from polyfed.federation import Federation
-from polyfed.fleet import Engine, Ids, Stack
-from polyfed.messages import BadMessage, Reply, Request
-from polyfed.problem import Problem
-from polyfed.work import works
 
 
 class Node:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyfed.core.errors import BadInput
+from polyfed.core.registry import Registry
 from polyfed.data import Dataset
-from polyfed.errors import BadInput
-from polyfed.registry import Registry
 
 models: Registry[Callable[..., nn.Module]] = Registry("model", __name__)
 

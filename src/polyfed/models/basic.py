@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from polyfed.core.errors import BadInput
 from polyfed.data import Dataset
-from polyfed.errors import BadInput
 from polyfed.models import Headed, models, sample, widths
 
 Width = Annotated[int, Field(ge=1)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from polyfed.core.errors import BadInput
 from polyfed.data import Dataset
-from polyfed.errors import BadInput
 from polyfed.models import models, sample
 from polyfed.models.layers import Dropout, channels, drop, flat_width, headed
 

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from polyfed.core.errors import BadInput
 from polyfed.data import Dataset
-from polyfed.errors import BadInput
 from polyfed.models import Headed, sample, widths
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]

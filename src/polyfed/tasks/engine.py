@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyfed.client import Memory, State
-from polyfed.fleet import Door, Engine, Ids, Stack
-from polyfed.keys import key
-from polyfed.messages import Request
-from polyfed.problem import Objective, Problem
-from polyfed.tasks.examples import Examples
-from polyfed.work import works
+from polyfed.core.client import Memory, State
+from polyfed.core.fleet import Door, Engine, Ids, Stack
+from polyfed.core.keys import key
+from polyfed.core.messages import Request
+from polyfed.core.problem import Objective, Problem
+from polyfed.core.work import works
+from polyfed.work.linear.examples import Examples
 
 
 @dataclass

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from polyfed.algorithms.mocha import Mocha as Rounds
-from polyfed.errors import BadInput, nearest
-from polyfed.regularisers import KINDS, Regulariser
-from polyfed.settings import build
+from polyfed.algorithms.tasks.mocha import Mocha as Rounds
+from polyfed.algorithms.tasks.regularisers import KINDS, Regulariser
+from polyfed.core.errors import BadInput, nearest
+from polyfed.core.settings import build
 from polyfed.tasks.engine import door
-from polyfed.tasks.examples import Examples, as_examples, signs
-from polyfed.tasks.losses import Loss, find
+from polyfed.work.linear.examples import Examples, as_examples, signs
+from polyfed.work.linear.losses import Loss, find
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ class Mocha(BaseEstimator):  # type: ignore[misc]
 
     loss: hinge, smoothed-hinge, logistic or squared; loss_scale: 'sum' over a task's rows, or their 'mean'.
     regulariser: independent, mean, fixed, clustered, probabilistic or graphical; lam is its strength and `structure`
-    its other settings, {'clusters': 3} (see `polyfed.regularisers`). tol: the relative duality gap to stop at, after
+    its other settings, {'clusters': 3} (see `algorithms.tasks.regularisers`). tol: the relative gap to stop at, after
     `omega_steps` Omega steps, each after `omega_every` rounds or when the gap is reached. intercept: a constant
     feature, regularised like the others. standardise: mean 0 and variance 1 over all tasks' rows; sparse features are
     only scaled. n_jobs: threads.

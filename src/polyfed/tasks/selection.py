@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
 
-from polyfed.errors import BadInput
-from polyfed.keys import generator
+from polyfed.core.errors import BadInput
+from polyfed.core.keys import generator
 from polyfed.tasks.estimator import Mocha
-from polyfed.tasks.losses import find
+from polyfed.work.linear.losses import find
 
 PAPER = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # Smith et al. 2017, section 5.2
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, psd
 from polyfed.weights.qp import FREE, Program, solve
 from polyfed.weights.weighting import State, weightings

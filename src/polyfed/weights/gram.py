@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 
 if TYPE_CHECKING:
     import torch

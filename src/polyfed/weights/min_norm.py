@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_weights, psd, symmetric
 from polyfed.weights.qp import MANY, Program, on_simplex, solve
 from polyfed.weights.weighting import State, weightings

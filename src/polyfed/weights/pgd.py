@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_gram, as_vector
 from polyfed.weights.simplex import project
 from polyfed.weights.weighting import State, weightings

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_vector, as_weights, psd
 from polyfed.weights.min_norm import min_norm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_array
 
 

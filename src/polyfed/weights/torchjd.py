@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyfed.errors import BadInput
+from polyfed.core.errors import BadInput
 from polyfed.weights.dual_cone import project_dual_cone
 from polyfed.weights.gram import Array, psd
 from polyfed.weights.weighting import State, weightings

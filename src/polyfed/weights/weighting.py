@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from polyfed.registry import Registry
+from polyfed.core.registry import Registry
 from polyfed.weights.gram import Array, Numbers, as_array, extend, restrict
 
 State: TypeAlias = dict[str, Array]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polyfed.client import Client
 from polyfed.compress.sketch import sketch
-from polyfed.messages import Request
-from polyfed.work import Arrays, work
+from polyfed.core.client import Client
+from polyfed.core.messages import Request
+from polyfed.core.work import Arrays, work
 from polyfed.work.jacobian import columns
 from polyfed.work.sgd import descend, share
 

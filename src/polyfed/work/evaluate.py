@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polyfed.client import Client
-from polyfed.messages import Request
-from polyfed.problem import Batch
-from polyfed.work import Arrays, work
+from polyfed.core.client import Client
+from polyfed.core.messages import Request
+from polyfed.core.problem import Batch
+from polyfed.core.work import Arrays, work
 
 
 @work("evaluate", reply={"values": "K", "heard": "M", "n": ""}, measures=True)

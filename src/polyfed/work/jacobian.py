@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyfed import tensorkeys
-from polyfed.client import Client
 from polyfed.compress import Compressor, compressors
-from polyfed.keys import key
-from polyfed.messages import Request
-from polyfed.problem import Batch, Problem
-from polyfed.work import Arrays, work
+from polyfed.core import tensorkeys
+from polyfed.core.client import Client
+from polyfed.core.keys import key
+from polyfed.core.messages import Request
+from polyfed.core.problem import Batch, Problem
+from polyfed.core.work import Arrays, work
 from polyfed.work.sgd import Gradient, batching, descend, share
 
 

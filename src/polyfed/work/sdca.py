@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from polyfed.client import Client, State
-from polyfed.keys import key, permutation
-from polyfed.messages import Request
-from polyfed.tasks.examples import Examples, as_examples
-from polyfed.tasks.losses import Loss, find
-from polyfed.work import Arrays, work
+from polyfed.core.client import Client, State
+from polyfed.core.keys import key, permutation
+from polyfed.core.messages import Request
+from polyfed.core.work import Arrays, work
+from polyfed.work.linear.examples import Examples, as_examples
+from polyfed.work.linear.losses import Loss, find
 
 Floats = NDArray[np.float64]
 PASSES = 1000  # over a node's rows, at most, when it works towards an accuracy

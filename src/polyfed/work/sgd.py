@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyfed.client import Client
-from polyfed.messages import Options, Request
-from polyfed.problem import Batch
-from polyfed.work import Arrays, work
+from polyfed.core.client import Client
+from polyfed.core.messages import Options, Request
+from polyfed.core.problem import Batch
+from polyfed.core.work import Arrays, work
 
 Slots = tuple[Tensor, ...]
 

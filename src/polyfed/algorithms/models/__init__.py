@@ -1,0 +1,1 @@
+"""Many models, one pool of clients."""

@@ -1,0 +1,1 @@
+"""Many objectives, one model: one file a paper."""

@@ -1,0 +1,219 @@
+"""FedCMOO and FedCMOO-Pref (Askin, Sharma, Joshi, Joe-Wong, "Federated Communication-Efficient Multi-Objective
+Optimization", 2025), Algorithms 1, 3, 6, 7 and 10.
+
+A round: (1) every client of the cohort computes its stochastic Jacobian H_i on one batch, compresses it and uploads
+it; (2) the server forms G, about (mean H_i)^T (mean H_i), and finds weights w; (3) the clients take tau local steps on
+sum_k w_k f_ik and upload Delta_i = x - x_i; (4) x <- x - eta_s mean Delta_i.
+
+Where the paper and its code differ we follow the paper: one batch for all objectives, the first local step on that
+same batch. Weights are exact by default (`weighting = "pgd"` is the paper's FindWeights). The two-way Gram is
+
+    |B|^-2 [ sum Ht_i^T Ht_i + S^T S - sum H_i^T H_i + C + C^T ],
+    S = sum H_i,  C = sum R_i^T (Q(S) - H_i),  R_i = Ht_i - H_i
+
+(the paper's 2C is a slip), clipped to be positive semi-definite. Ours: `compress = "sketch"`, and `exchanges = 1`, in
+which a client trains with the weights the server already has and sends its sketch along with its update: half the
+exchanges, half the upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from polyfed.algorithms import Diagnostics, State, algorithms
+from polyfed.algorithms.base import STRICT, Positive, at, present, spread
+from polyfed.algorithms.objectives.gramian import Found, Gramian, mean_by
+from polyfed.compress import Compressor, compressors
+from polyfed.compress.sketch import DEFAULT_WIDTH
+from polyfed.core.errors import BadInput, nearest
+from polyfed.core.fleet import Door
+from polyfed.core.keys import common_key, key
+from polyfed.core.messages import Option, Request
+from polyfed.core.problem import Problem
+from polyfed.weights import preference, psd
+from polyfed.work.jacobian import own_key
+
+
+@algorithms("fedcmoo")
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FedCMOO(Gramian):
+    """Weights from compressed Jacobians first, then local steps on the weighted objective: one model's upload."""
+
+    compress: str = "sketch"
+    width: Annotated[int, Field(ge=1)] | None = None  # numbers an objective, for sketch; 256 where the model has them
+    budget: Positive = 1.0  # upload in models, for rand-svd, top-k and random-mask
+    ways: Literal[1, 2] = 1  # 2: the server sends the compressed sum back, and clients correct G
+    gram: Literal["cohort", "two-sets"] = "cohort"  # two-sets: Algorithm 10, two further client sets for G
+    exchanges: Literal[1, 2] = 2
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0  # with one exchange: how much of the last weights is kept
+    gram_error: bool = False  # also ask for the exact Jacobian, and log how far G is from it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.exchanges == 1 and (self.ways == 2 or self.gram == "two-sets"):
+            raise ValueError("exchanges = 1 leaves no time for ways = 2 or gram = 'two-sets'; use exchanges = 2.")
+        if self.gram == "two-sets" and not self.compressor().unbiased:
+            raise ValueError(f"gram = 'two-sets' needs an unbiased compressor. Found compress = {self.compress!r}.")
+
+    def compressor(self) -> Compressor:
+        return compressors[self.compress]
+
+    def init(self, problem: Problem) -> State:
+        self._options(problem, 1)
+        M = len(problem.names)
+        return {**super().init(problem), "w": torch.full((M,), 1 / M, dtype=torch.float64)}
+
+    def _options(self, problem: Problem, t: int, name: str | None = None) -> dict[str, Option]:
+        """What both sides must know: how to train, and how to compress."""
+        M, d = len(problem.names), len(self.columns(problem))
+        sizes = compressors[name or self.compress].options(M, d, self.width or min(DEFAULT_WIDTH, d), self.budget)
+        return {**self.local(t), **sizes, "rows": M, "over": self.gram_over}
+
+    def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
+        return self._one(t, state, fleet) if self.exchanges == 1 else self._two(t, state, fleet)
+
+    def _two(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
+        """Algorithm 1."""
+        cohort = fleet.cohort(t)
+        model = _model(state)
+        G, heard, losses, clients = self._gram(t, cohort, model, fleet)
+        w, remembered, found = self.find_weights(G, heard, losses / heard, state, fleet)
+        omega = spread(w, self.shares(clients, fleet), fleet.holds[clients])
+        again = {} if self.gram == "cohort" else model  # the cohort has x already, where it sent its Jacobians
+        shared = {**again, "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
+        total = fleet.sum(clients, Request("sgd", shared, options=self.local(t)))
+        if self.gram_error:
+            found["gram_error"] = self._error(t, G, cohort, model, fleet)
+        return self._step(t, state, total, w, remembered), self._said(w, found, losses / heard)
+
+    def _one(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
+        """One exchange: last round's weights for training, this round's Jacobians for the next weights."""
+        cohort = fleet.cohort(t)
+        w = present(state["w"].numpy(), fleet.holds[cohort])
+        omega = spread(w, self.shares(cohort, fleet), fleet.holds[cohort])
+        shared = {**_model(state), "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
+        request = Request(f"sgd-{self.compress}", shared, options=self._options(fleet.problem, t))
+        total, features, _ = self._features(t, cohort, request, fleet)
+        G = self.compressor().gram(features, total["heard"])
+        losses = total["losses"] / total["heard"]
+        fresh, remembered, found = self.find_weights(G, total["heard"], losses, state, fleet)
+        new = self._step(t, state, total, self.ema * w + (1 - self.ema) * fresh, remembered)
+        return new, self._said(w, found, losses)
+
+    def _step(self, t: int, state: State, total: Any, w: NDArray[np.float64], remembered: State) -> State:
+        x = state["x"] - at(self.server_lr, t) * (total["delta"] / total["weight"])
+        buffers = total["buffers"] / total["weight"]
+        return {"x": x, "buffers": buffers, "w": torch.from_numpy(w), "weighting": remembered}
+
+    def _said(self, w: NDArray[np.float64], found: Mapping[str, Any], losses: Tensor) -> Diagnostics:
+        return {"weights": torch.from_numpy(w), "train": losses, **found}
+
+    # ApproxGramJacobian (Algorithms 3 and 6)
+
+    def _gram(self, t: int, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> tuple[Any, ...]:
+        """G, who was heard for each objective, the sum of their losses, and the clients that answered."""
+        if self.gram == "two-sets":
+            return self._two_sets(t, cohort, model, fleet)
+        request = Request(f"jacobian-{self.compress}", model, options=self._options(fleet.problem, t))
+        total, features, clients = self._features(t, cohort, request, fleet)
+        G = self.compressor().gram(features, total["heard"])
+        if self.ways == 2:
+            G = self._corrected(t, features, total["heard"], clients, request, fleet)
+        return G, total["heard"], total["losses"], clients
+
+    def _features(self, t: int, cohort: list[int], request: Request, fleet: Door) -> tuple[Any, Tensor, list[int]]:
+        """All arrays summed over the clients, among them what is made of their Jacobians (M, p)."""
+        compressor, d = self.compressor(), len(self.columns(fleet.problem))
+        names = list(compressor.reply)
+        if compressor.additive:
+            total = fleet.sum(cohort, request)
+            once = {name: total[name].unsqueeze(0) for name in names}
+            return total, compressor.lift(once, request.options, [(0, 0)], d)[0], list(total.clients)
+        sums: dict[str, Tensor] = {}
+        clients: list[int] = []
+        for stack in fleet.ask(cohort, request):
+            keys = [(common_key(fleet.seed, t), own_key(key(fleet.seed, t, c))) for c in stack.clients]
+            lifted = compressor.lift({name: stack[name] for name in names}, request.options, keys, d)
+            rest = {name: a for name, a in stack.arrays.items() if name not in names}
+            for name, a in {**rest, "features": lifted}.items():
+                sums[name] = sums[name] + a.sum(0) if name in sums else a.sum(0)
+            clients += stack.clients
+        return sums, sums["features"], clients
+
+    def _corrected(self, t: int, S: Tensor, heard: Tensor, clients: list[int], request: Request, fleet: Door) -> Tensor:
+        """Two-way (Algorithm 6, option 2): Q(S) goes down, and what the compression lost is estimated."""
+        keys = common_key(fleet.seed, t), own_key(0)
+        down = {f"h.{name}": a for name, a in self.compressor().encode(S, request.options, keys).items()}
+        back = fleet.sum(clients, Request(f"residual-{self.compress}", down, options=request.options))
+        total = (back["true"] + S @ S.T - back["sent"] + back["cross"] + back["cross"].T).double()
+        scale = torch.where(heard > 0, heard, 1.0).double()
+        return torch.from_numpy(psd((total / torch.outer(scale, scale)).numpy()))
+
+    def _two_sets(self, t: int, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> tuple[Any, ...]:
+        """Algorithm 9: an unbiased, unsymmetric G from two independent sets of clients."""
+        means, heards, losses = [], [], []
+        for purpose in ("gram-1", "gram-2"):
+            request = Request(f"jacobian-{self.compress}", model, options=self._options(fleet.problem, t))
+            total, features, _ = self._features(t, fleet.cohort(t, purpose), request, fleet)
+            means.append(mean_by(features, total["heard"]))
+            heards.append(total["heard"])
+            losses.append(total["losses"])
+        both = (heards[0] > 0) & (heards[1] > 0)
+        return (means[0] @ means[1].T).double(), torch.where(both, sum(heards), 0.0), sum(losses), cohort
+
+    def _error(self, t: int, G: Tensor, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> float:
+        """Normalised error of G against the exact Jacobians of the same batches: |G - G*| / |G*|."""
+        request = Request("jacobian-exact", model, options=self._options(fleet.problem, t, "exact"))
+        total = fleet.sum(cohort, request)
+        exact = compressors["exact"].gram(total["H"], total["heard"])
+        return float((G - exact).norm() / exact.norm())
+
+
+@algorithms("fedcmoo-pref")
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FedCMOOPref(FedCMOO):
+    """FedCMOO that ends where r_1 F_1 = ... = r_M F_M, for a preference r."""
+
+    preference: Mapping[str, float] = Field(default_factory=dict)  # r by objective; none given: all 1
+    band: Annotated[float, Field(gt=0, le=1)] = 1.0
+    threshold: Positive = 0.01
+    min_weight: Annotated[float, Field(ge=0, lt=1)] = 0.2  # share of the weights that is spread evenly; 0 for none
+
+    def init(self, problem: Problem) -> State:
+        for name in self.preference:
+            if name not in problem.names:
+                unknown = f"algorithm.preference names {name!r}, which is no objective here."
+                raise BadInput(unknown + nearest(name, problem.names))
+        r = self._r(problem.names)
+        if (r < 0).any() or not r.any() or not np.isfinite(r).all():
+            found = dict(self.preference)
+            raise BadInput(f"algorithm.preference should be non-negative numbers, not all zero. Found {found}.")
+        return super().init(problem)
+
+    def _r(self, names: Any) -> NDArray[np.float64]:
+        return np.array([self.preference.get(name, 0.0) if self.preference else 1.0 for name in names])
+
+    def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> Found:
+        """FindWeights-Pref (Algorithms 4 and 8), over the objectives that were heard of."""
+        here = (heard > 0).numpy()
+        G, F = gram.numpy()[np.ix_(here, here)], losses.double().numpy()[here]
+        r = self._r(fleet.names)[here]
+        w = np.zeros(len(here))
+        if not r.any():  # nobody heard of what the preference is about: as if there were none
+            r = np.ones_like(r)
+        got = preference(G, F, r, threshold=self.threshold, band=self.band)
+        w[here] = (1 - self.min_weight) * got.weights + self.min_weight / here.sum()
+        jump = float(np.abs(w - state["w"].numpy()).sum())
+        return w, {}, {"mode": got.mode, "mu": got.mu, "feasible": got.feasible, "jump": jump}
+
+
+def _model(state: State) -> dict[str, Tensor]:
+    return {"x": state["x"], "buffers": state["buffers"]}

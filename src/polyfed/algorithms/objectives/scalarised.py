@@ -1,0 +1,49 @@
+"""Several objectives as one: summed under weights that somebody gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from polyfed.algorithms import State
+from polyfed.algorithms.base import STRICT, NotNegative, present, spread
+from polyfed.core.errors import BadInput, nearest
+from polyfed.core.fleet import Door
+from polyfed.core.problem import Problem
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Scalarised:
+    """Several objectives summed under fixed `weights`: one each by its name, or 1 for all."""
+
+    weights: Mapping[str, NotNegative] = field(default_factory=dict)
+
+    def init(self, problem: Problem) -> State:
+        fixed(self.weights, problem.names)  # refuses unknown names before anything is written
+        return dict(problem.initial())
+
+    def scalarised(
+        self, state: State, cohort: Sequence[int], a: NDArray[np.float64], fleet: Door
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weights among the objectives that the cohort holds, and the arrays of a request for local work."""
+        lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
+        omega = torch.as_tensor(spread(lam, a, fleet.holds[cohort]), dtype=state["x"].dtype)
+        return torch.from_numpy(lam), {"x": state["x"], "buffers": state["buffers"], "omega": omega}
+
+
+def fixed(weights: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
+    """Given weights by objective name, on the simplex; uniform when none are given."""
+    for name in weights:
+        if name not in names:
+            raise BadInput(f"algorithm.weights names {name!r}, which is no objective here.{nearest(name, names)}")
+    lam = np.array([weights.get(name, 0.0) for name in names]) if weights else np.ones(len(names))
+    if not lam.sum() > 0:
+        raise BadInput(f"algorithm.weights should give some objective a positive weight. Found {dict(weights)}.")
+    simplex: NDArray[np.float64] = lam / lam.sum()
+    return simplex

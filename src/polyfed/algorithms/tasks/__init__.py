@@ -1,0 +1,1 @@
+"""Many tasks, one linear model each."""

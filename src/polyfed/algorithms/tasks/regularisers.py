@@ -1,0 +1,266 @@
+"""How tasks are tied: regularisers R(W, Omega) of MOCHA, each with its Mbar and its Omega step.
+
+Here W has one row per task (the paper's transposed), so R = tr(W^T A W) + more, and w(alpha) = Mbar V with
+Mbar = A^-1 / 2: R carries no 1/2, so R*(V) = tr(V^T Mbar V) / 2. (The paper's B.2 leaves the 1/2 out, which solves
+another problem.)
+
+| name | R(W, Omega) | Omega step |
+|---|---|---|
+| independent | lam |W|^2 | none: tasks are apart |
+| mean (11) | lam1 tr(W^T Omega W) + lam2 |W|^2, Omega = (I - 11^T / m)^2 | none |
+| fixed | the same with an Omega of your own | none |
+| clustered (12) | lam tr(W^T (eta I + Omega)^-1 W), 0 <= Omega <= I, tr Omega = k | exact, by SVD |
+| probabilistic (14) | lam (|W|^2 / sigma^2 + tr(W^T Omega^-1 W)), tr Omega = 1 | (W W^T + e I)^(1/2) / trace |
+| graphical (15) | lam (|W|^2 / sigma^2 + tr(W^T Omega W) - d log det Omega) + l1 terms | graphical lasso |
+
+Smith, Chiang, Sanjabi, Talwalkar, "Federated Multi-Task Learning", 2017, Appendix B.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from polyfed.algorithms.base import STRICT, NotNegative, Positive
+from polyfed.core.errors import BadInput
+
+Matrix = NDArray[np.float64]
+
+
+class Regulariser:
+    """Quadratic in W for a given Omega; subclasses say Mbar and, where Omega is learned, its step."""
+
+    name: str
+    learns: bool = False
+
+    def start(self, m: int) -> Matrix:
+        """The first Omega."""
+        return np.eye(m)
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        """Mbar = A^-1 / 2."""
+        raise NotImplementedError
+
+    def step(self, W: Matrix) -> Matrix:
+        """The Omega that is best for W."""
+        raise NotImplementedError
+
+    def weights(self, V: Matrix, mbar: Matrix) -> Matrix:
+        """w(alpha) = grad R*(V)."""
+        return mbar @ V
+
+    def value(self, W: Matrix, mbar: Matrix) -> float:
+        """The part of R that depends on W."""
+        return float(np.vdot(W, np.linalg.solve(mbar, W))) / 2
+
+    def slope(self, W: Matrix, mbar: Matrix) -> Matrix:
+        """A (sub)gradient of R with respect to W."""
+        return np.asarray(np.linalg.solve(mbar, W), dtype=np.float64)
+
+    def alone(self, omega: Matrix, d: int) -> float:
+        """The part of R that depends on Omega only."""
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Independent(Regulariser):
+    """lam |W|^2: every task for itself."""
+
+    name: Literal["independent"] = "independent"
+    lam: Positive = 0.1
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        return np.eye(len(omega)) / (2 * self.lam)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Mean(Regulariser):
+    """lam1 tr(W^T Omega W) + lam2 |W|^2, Omega = (I - 11^T / m)^2: tasks near their mean (11)."""
+
+    name: Literal["mean"] = "mean"
+    lam1: NotNegative = 0.1
+    lam2: Positive = 0.1
+
+    def start(self, m: int) -> Matrix:
+        centred = np.eye(m) - np.ones((m, m)) / m
+        return centred @ centred
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        return _half_inverse(self.lam1 * omega + self.lam2 * np.eye(len(omega)))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Fixed(Regulariser):
+    """lam1 tr(W^T Omega W) + lam2 |W|^2 with an Omega of your own, symmetric and not negative."""
+
+    omega: list[list[float]]
+    name: Literal["fixed"] = "fixed"
+    lam1: Positive = 0.1
+    lam2: NotNegative = 0.0
+
+    def start(self, m: int) -> Matrix:
+        own = np.array(self.omega, dtype=np.float64)
+        if own.shape != (m, m) or not np.allclose(own, own.T) or np.linalg.eigvalsh(own)[0] + self.lam2 <= 0:
+            raise BadInput(
+                f"The regulariser's omega should be symmetric and positive, {m} x {m} for {m} tasks (lam2 > 0 allows "
+                f"zero eigenvalues). Found a {own.shape} matrix that is not."
+            )
+        return own
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        return _half_inverse(self.lam1 * omega + self.lam2 * np.eye(len(omega)))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Clustered(Regulariser):
+    """lam tr(W^T (eta I + Omega)^-1 W), 0 <= Omega <= I, tr Omega = clusters: tasks in so many groups (12)."""
+
+    name: Literal["clustered"] = "clustered"
+    lam: Positive = 0.1
+    eta: Positive = 0.5
+    clusters: Annotated[int, Field(ge=1)] = 2
+    learns = True
+
+    def start(self, m: int) -> Matrix:
+        if self.clusters > m:
+            raise BadInput(f"The regulariser's clusters should be at most the {m} tasks. Found {self.clusters}.")
+        return np.eye(m) * (self.clusters / m)
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        return (self.eta * np.eye(len(omega)) + omega) / (2 * self.lam)
+
+    def step(self, W: Matrix) -> Matrix:
+        """Eigenvectors of W W^T; eigenvalues q_i = clip(c s_i - eta, 0, 1) of singular values s_i, with sum q = k."""
+        U, s, _ = np.linalg.svd(W, full_matrices=True)
+        s = np.concatenate([s, np.zeros(len(W) - len(s))])
+        omega: Matrix = (U * self._spectrum(s)) @ U.T
+        return (omega + omega.T) / 2
+
+    def _spectrum(self, s: Matrix) -> Matrix:
+        m, k = len(s), self.clusters
+        support = s > 1e-12 * max(s[0], np.finfo(float).tiny)
+        r = int(support.sum())
+        if r <= k:  # all that helps gets 1; the rest of the trace is spread, as it costs nothing
+            spread: Matrix = np.where(support, 1.0, (k - r) / max(m - r, 1))
+            return spread
+        ends = np.sort(np.concatenate([self.eta / s[:r], (1 + self.eta) / s[:r]]))
+        sums = np.array([np.clip(c * s - self.eta, 0, 1).sum() for c in ends])
+        c = np.interp(k, sums, ends)  # the sum grows with c, linearly between the ends
+        q: Matrix = np.clip(c * s - self.eta, 0, 1)
+        return q
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Probabilistic(Regulariser):
+    """lam (|W|^2 / sigma^2 + tr(W^T Omega^-1 W)), tr Omega = 1: Omega is a covariance, signs and all (14).
+
+    floor: e = floor times the mean eigenvalue of W W^T (without it fewer features than tasks would freeze W's span).
+    """
+
+    name: Literal["probabilistic"] = "probabilistic"
+    lam: Positive = 0.1
+    sigma: Positive = 10.0
+    floor: Annotated[float, Field(gt=0, le=1)] = 1e-6
+    learns = True
+
+    def start(self, m: int) -> Matrix:
+        return np.eye(m) / m
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        w, U = np.linalg.eigh(omega)
+        w = np.maximum(w, 0)
+        return _symmetric((U * (w / (w / self.sigma**2 + 1))) @ U.T) / (2 * self.lam)
+
+    def step(self, W: Matrix) -> Matrix:
+        w, U = np.linalg.eigh(W @ W.T)
+        if w[-1] <= 0:
+            return self.start(len(W))
+        root = np.sqrt(np.maximum(w, 0) + self.floor * w.mean())
+        return _symmetric((U * (root / root.sum())) @ U.T)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Graphical(Regulariser):
+    """lam (|W|^2 / sigma^2 + tr(W^T Omega W) - d log|Omega|) + lam1 |W|_1 + lam2 |Omega|_1: a sparse precision (15).
+
+    The Omega step is scikit-learn's graphical lasso on W W^T / d; adding a = lam2 / (lam d) to the diagonal penalises
+    it as the paper does. With lam1 > 0, w(alpha) is a lasso over the tasks for every feature, solved at the server.
+    """
+
+    name: Literal["graphical"] = "graphical"
+    lam: Positive = 0.1
+    sigma: Positive = 10.0
+    lam1: NotNegative = 0.0
+    lam2: Positive = 0.1
+    learns = True
+
+    def mbar(self, omega: Matrix) -> Matrix:
+        return _half_inverse(self.lam * (np.eye(len(omega)) / self.sigma**2 + omega))
+
+    def step(self, W: Matrix) -> Matrix:
+        m, d = W.shape
+        a = self.lam2 / (self.lam * d)
+        S = W @ W.T / d + a * np.eye(m)
+        scale = float(S.trace()) / m  # the solver's tolerances are for variances of about 1
+        return _symmetric(_graphical_lasso(S / scale, a / scale) / scale)
+
+    def weights(self, V: Matrix, mbar: Matrix) -> Matrix:
+        """argmax <V, W> - tr(W^T A W) - lam1 |W|_1, one task after another for all features at once."""
+        W = mbar @ V
+        if not self.lam1:
+            return W
+        A = _half_inverse(mbar)
+        for _ in range(10_000):
+            before = W.copy()
+            for t in range(len(W)):
+                rest = V[t] - 2 * (A[t] @ W - A[t, t] * W[t])
+                W[t] = np.sign(rest) * np.maximum(np.abs(rest) - self.lam1, 0) / (2 * A[t, t])
+            if np.abs(W - before).max() <= 1e-14 * max(1.0, np.abs(W).max()):
+                break
+        return W
+
+    def value(self, W: Matrix, mbar: Matrix) -> float:
+        return Regulariser.value(self, W, mbar) + self.lam1 * float(np.abs(W).sum())
+
+    def slope(self, W: Matrix, mbar: Matrix) -> Matrix:
+        return Regulariser.slope(self, W, mbar) + self.lam1 * np.sign(W)
+
+    def alone(self, omega: Matrix, d: int) -> float:
+        return float(self.lam2 * np.abs(omega).sum() - self.lam * d * np.linalg.slogdet(omega)[1])
+
+
+AnyRegulariser = Annotated[
+    Independent | Mean | Fixed | Clustered | Probabilistic | Graphical, Field(discriminator="name")
+]
+KINDS: dict[str, Any] = {
+    "independent": Independent, "mean": Mean, "fixed": Fixed,
+    "clustered": Clustered, "probabilistic": Probabilistic, "graphical": Graphical,
+}  # fmt: skip
+
+
+def _graphical_lasso(S: Matrix, alpha: float) -> Matrix:
+    """scikit-learn's, by coordinate descent, or by least angles where that loses its way."""
+    from sklearn.covariance import graphical_lasso
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # any positive Omega will do: the next step goes on
+        try:
+            precision: Matrix = graphical_lasso(S, alpha=alpha, tol=1e-7, enet_tol=1e-7, max_iter=500)[1]
+        except FloatingPointError:
+            precision = graphical_lasso(S, alpha=alpha, mode="lars", tol=1e-7, max_iter=500)[1]
+    return precision
+
+
+def _symmetric(A: Any) -> Matrix:
+    both: Matrix = (A + A.T) / 2
+    return both
+
+
+def _half_inverse(A: Matrix) -> Matrix:
+    return _symmetric(np.linalg.inv(A)) / 2

@@ -1,0 +1,66 @@
+"""Where tensors live: the device by name, data resident on it, and how exact its products are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import AfterValidator
+
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import Federation, Rows
+
+HOST = torch.device("cpu")
+
+
+def _is_there(name: str) -> str:
+    """Refuses a GPU that is not there before a run is begun."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("'auto' or 'cpu', as torch can see no GPU here")
+    return name
+
+
+Device = Annotated[Literal["auto", "cpu", "cuda"], AfterValidator(_is_there)]
+
+
+def resolve(device: str) -> torch.device:
+    """A device by name; 'auto' is the GPU where there is one."""
+    try:
+        _is_there(device)
+    except ValueError as error:
+        raise BadInput(f"engine.device should be {error}.") from None
+    return torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def arrays_on(device: torch.device, federation: Federation) -> Federation:
+    """The same federation with its arrays on the device; who owns which row stays with the host."""
+    if device == HOST:
+        return federation
+    targets = {name: t.to(device) for name, t in federation.targets.items()}
+    return replace(federation, x=federation.x.to(device), targets=targets)
+
+
+def resident(device: torch.device, federation: Federation) -> Federation:
+    """Row orders on the device, too: a program may draw its batches without the host."""
+    there = copy.copy(arrays_on(device, federation))  # not `replace`: its checks read rows as arrays
+    for split in ("train", "valid", "test"):
+        rows: Rows | None = getattr(federation, split)
+        if rows is not None:
+            order: Any = torch.as_tensor(rows.order, device=device)
+            object.__setattr__(there, split, replace(rows, order=order))
+    return there
+
+
+@contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """TF32 products inside, if asked for."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

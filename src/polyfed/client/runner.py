@@ -1,0 +1,266 @@
+"""One client after another in this process, with plain autograd: the work of the local and the wire engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from polyfed.client.device import HOST, arrays_on, precision
+from polyfed.core.client import State, Wrappers
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import Federation, Index
+from polyfed.core.keys import common_key, key, permutation
+from polyfed.core.messages import DTYPES, Reply, Request
+from polyfed.core.problem import Batch, Outputs, Problem
+
+Carry = TypeVar("Carry")
+
+
+class Autograd:
+    """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector."""
+
+    def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
+        self.problem = problem
+        self.model = copy.deepcopy(problem.model).to(device)
+        start = problem.initial()
+        self._x, self._buffers = start["x"].to(device), start["buffers"].to(device)
+        self._params = self._alias(problem.split(self._x))
+        self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
+        others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
+        self._others = [(*self._home(name), self.model.get_buffer(name).clone()) for name in others]
+        self._always = [m for m in self.model.modules() if self.model.training and not m.training]
+
+    def _home(self, name: str) -> tuple[nn.Module, str]:
+        module, _, leaf = name.rpartition(".")
+        return self.model.get_submodule(module), leaf
+
+    def reset(self) -> None:
+        """Forget the last client: buffers that do not travel are as they were at the start."""
+        for module, leaf, value in self._others:
+            module._buffers[leaf] = value.clone()
+
+    def _mode(self, train: bool) -> None:
+        """Training or evaluating; what the user had put into evaluation mode stays there."""
+        if self.model.training != train:  # walking the modules would cost as much as a layer
+            self.model.train(train)
+            for module in self._always:
+                module.eval()
+
+    def _alias(self, views: dict[str, Tensor]) -> list[nn.Parameter]:
+        params = dict(self.model.named_parameters())
+        for name, view in views.items():
+            params[name].data = view
+        return [params[name] for name in views]
+
+    def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
+        self._x.copy_(x)
+        self._buffers.copy_(buffers)
+        for module, leaf, view in self._views:  # a forward may have put other tensors in their place
+            module._buffers[leaf] = view
+        self._mode(train)
+        out: Outputs = self.model(inputs(batch.x, self.problem))
+        return out
+
+    def grad(
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
+        wanted = omega.tolist() if x.device == HOST else holds  # asking a GPU for numbers would stall it
+        held = [k for k, hold in enumerate(holds) if hold and wanted[k]]
+        every = torch.stack(losses)
+        if not held:
+            return torch.zeros_like(x), every.detach(), self._after(buffers)
+        # a product, not `grad_outputs`, whose first use imports a computer algebra system
+        some = every, omega
+        if len(held) < len(losses):  # zeros need no backward pass
+            some = torch.stack([losses[k] for k in held]), omega[held]
+        pieces = torch.autograd.grad(torch.dot(*some), self._params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in pieces]), every.detach(), self._after(buffers)
+
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
+        rows = x.new_zeros(len(holds), len(x))
+        for k in (k for k, hold in enumerate(holds) if hold):
+            pieces = torch.autograd.grad(losses[k], self._params, retain_graph=True, materialize_grads=True)
+            torch.cat([g.reshape(-1) for g in pieces], out=rows[k])
+        return rows, torch.stack(losses).detach(), self._after(buffers)
+
+    def _after(self, buffers: Tensor) -> Tensor:
+        for module, leaf, view in self._views:
+            if module._buffers[leaf] is not view:
+                view.copy_(module.get_buffer(leaf))
+        return self._buffers.clone() if self._views else buffers
+
+    @torch.no_grad()
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> Tensor:
+        outputs = self.outputs(x, buffers, batch, train=False)
+        zero = torch.zeros((), dtype=self.problem.dtype, device=x.device)
+        return torch.stack(
+            [
+                batch.total(self.problem.value(k, name, outputs, batch)) if held else zero
+                for k, held in enumerate(holds)
+                for name in self.problem.objectives[k].values
+            ]
+        )
+
+
+def inputs(x: Tensor, problem: Problem) -> Tensor:
+    """Floats in the problem's type; images in channels-last, which convolutions on a CPU want."""
+    if x.is_floating_point():
+        x = x.to(problem.dtype)
+    if x.dim() != 4 or not problem.channels_last:
+        return x
+    if x.shape[1] > 1:
+        return x.contiguous(memory_format=torch.channels_last)
+    n, c, h, w = x.shape  # with one channel both layouts are the same bytes: only the strides tell them apart
+    return x.contiguous().as_strided((n, c, h, w), (h * w, 1, w, 1))
+
+
+@dataclass
+class LoopClient:
+    """A `Client` whose loop is a Python loop."""
+
+    id: int
+    key: int
+    common_key: int
+    n: int
+    holds: Tensor
+    held: list[bool]  # the same, for the host
+    problem: Problem
+    federation: Federation
+    there: Federation  # the same with its arrays on the device
+    place: int
+    autograd: Autograd
+    scratch: dict[str, Any] = field(default_factory=dict)
+
+    def data(self, split: str = "train") -> Batch:
+        return self.federation.take(torch.from_numpy(self.federation.rows(split, self.place)))
+
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.grad(x, buffers, batch, omega, self.held)
+
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.jacobian(x, buffers, batch, self.held)
+
+    def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
+        return self.autograd.measure(x, buffers, batch, self.held)
+
+    def loop(
+        self,
+        step: Callable[[Carry, Batch, int], Carry],
+        carry: Carry,
+        *,
+        batch_size: int,
+        steps: int = 0,
+        epochs: int = 0,
+        split: str = "train",
+        shuffle: bool = True,
+    ) -> Carry:
+        rows = self.federation.rows(split, self.place)
+        if not len(rows):
+            raise BadInput(f"client {self.id} has no {split} rows")
+        per_epoch = -(-len(rows) // (batch_size or len(rows)))
+        augment = self.federation.augment if shuffle and split == "train" else None  # never when measuring
+        for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle)):
+            batch = self.there.take(torch.from_numpy(index))
+            if augment is not None:
+                batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i)))
+            carry = step(carry, batch, i)
+        return carry
+
+    def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool) -> Iterator[Index]:
+        """Pass after pass over the rows, each in a fresh order, cut into batches; the last of a pass may be smaller."""
+        size = batch_size or len(rows)
+        cuts = range(0, len(rows), size)
+        shuffle = shuffle and len(cuts) > 1  # of one batch the order does not matter
+        for epoch in range(-(-steps // len(cuts))):
+            order = rows[permutation(key(self.key, "batch", epoch), len(rows))] if shuffle else rows
+            for start in cuts[: steps - epoch * len(cuts)]:
+                yield order[start : start + size]
+
+
+class Job(NamedTuple):
+    """One client's part of a request."""
+
+    client: int
+    request: Request
+    state: State | None
+
+
+class Bench:
+    """Does one client's work: finds its data, keys its randomness, and turns whatever goes wrong into a reply.
+
+    What comes in and goes out is on the host; the work itself is done on the device.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        federation: Federation,
+        wrappers: Wrappers,
+        *,
+        offset: int = 0,
+        device: torch.device = HOST,
+        there: Federation | None = None,
+        tf32: bool = False,
+    ) -> None:
+        self.problem, self.federation, self.offset = problem, federation, offset
+        self.device, self._tf32 = device, tf32
+        self._there = there or arrays_on(device, federation)
+        self.autograd = Autograd(problem, device)
+        self.perform = wrappers.wrap()
+        self._holds = federation.matrix(problem.names)
+
+    def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
+        try:
+            if self.device == HOST:
+                arrays, state = self.perform(self._client(client, request), request, state)
+            else:
+                moved, state = self._moved(request), state and self._on_device(state)
+                with precision(self._tf32):
+                    arrays, state = self.perform(self._client(client, moved), moved, state)
+            return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
+        except Exception as error:  # a client that fails is an answer, not the end of the run
+            return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
+
+    def _fit(self, name: str, value: Any) -> Tensor:
+        """What can travel: a tensor of a known type, without the graph it came from."""
+        tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=self.problem.dtype)
+        if tensor.dtype not in DTYPES.values():
+            raise TypeError(f"{name!r} is {tensor.dtype}; replies and states hold {', '.join(DTYPES)}")
+        return tensor.to(HOST)
+
+    def _on_device(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: a.to(self.device) for name, a in arrays.items()}
+
+    def _moved(self, request: Request) -> Request:
+        return replace(request, shared=self._on_device(request.shared), each=self._on_device(request.each))
+
+    def _kept(self, state: State | None) -> State | None:
+        return None if state is None else {name: self._fit(name, v) for name, v in state.items()}
+
+    def _client(self, client: int, request: Request) -> LoopClient:
+        place = client - self.offset
+        self.autograd.reset()
+        of = key(request.seed, request.round, client)
+        torch.default_generator.manual_seed(of >> 1)  # for dropout
+        if self.device != HOST:
+            torch.cuda.manual_seed(of >> 1)
+        holds = torch.tensor(self._holds[place], dtype=self.problem.dtype, device=self.device)
+        n = int(self.federation.examples[place])
+        common = common_key(request.seed, request.round)
+        data = self.federation, self._there
+        held = [bool(h) for h in self._holds[place]]
+        return LoopClient(client, of, common, n, holds, held, self.problem, *data, place, self.autograd)
+
+
+def _remedy(error: Exception) -> str:
+    """What to do about an error whose own words do not say."""
+    if "more than 1 value per channel" in str(error):
+        return "; BatchNorm cannot train on a batch of one row: choose another batch_size, or use GroupNorm"
+    return ""

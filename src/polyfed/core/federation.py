@@ -1,0 +1,225 @@
+"""The clients: what each has. One set of arrays and index lists: a million clients cost a million offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from polyfed.core.errors import BadInput
+from polyfed.core.problem import Batch
+
+Index = NDArray[np.int64]
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which examples each client has: a stretch order[start : start + length] of one order, wrapping at its end.
+
+    Stretches may overlap, so clients can share examples by reference.
+    """
+
+    order: Index
+    start: Index
+    length: Index
+
+    @classmethod
+    def of(cls, lists: Sequence[ArrayLike]) -> Rows:
+        """From one list of row numbers per client."""
+        length = np.array([np.size(rows) for rows in lists], dtype=np.int64)
+        order = np.concatenate([np.asarray(rows, dtype=np.int64).ravel() for rows in lists]) if len(lists) else length
+        return cls(order, np.cumsum(length) - length, length)
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def __getitem__(self, client: int) -> Index:
+        start, length = int(self.start[client]), int(self.length[client])
+        if start + length <= len(self.order):
+            return self.order[start : start + length]
+        return self.order[(start + np.arange(length)) % len(self.order)]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All clients' examples, each client's train, validation and test rows, and which objectives it holds.
+
+    x has one row per example; targets has, per objective, one row per example (the name '' serves every
+    objective). holds has, per objective, which clients have data for it (the 0/1 matrix A, by column); everybody
+    holds an objective it does not name. server: the rows of the server's own test data. prepare turns a raw batch
+    of x into what the model takes; augment then changes it at random, in training only, by a key.
+    """
+
+    x: Tensor
+    targets: Mapping[str, Tensor]
+    train: Rows
+    valid: Rows | None = None
+    test: Rows | None = None
+    server: Index | None = None
+    holds: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    prepare: Callable[[Tensor], Tensor] | None = None
+    augment: Callable[[Tensor, Any], Tensor] | None = None
+    labels: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, target in self.targets.items():
+            if len(target) != len(self.x):
+                raise BadInput(
+                    f"Targets need one row per example: {name or 'targets'!r} has {len(target)}, x has {len(self.x)}."
+                )
+        for name, held in self.holds.items():
+            if len(held) != len(self):
+                raise BadInput(f"'holds' needs one entry per client: {name!r} has {len(held)} for {len(self)}.")
+        if not self.train.length.any():
+            raise BadInput("No client has any training example.")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike | Tensor,
+        targets: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor],
+        *,
+        clients: Rows | Sequence[ArrayLike] | int,
+        seed: int = 0,
+        test: tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]] | None = None,
+        holds: Mapping[str, ArrayLike] | None = None,
+    ) -> Federation:
+        """A federation over given arrays; clients: their row numbers, or how many (an i.i.d. split).
+
+        test: arrays (x, targets) that the server evaluates on.
+        """
+        from polyfed.core.keys import generator
+        from polyfed.data.partition import deal
+
+        xs, ys = _tensor(x), _named(targets)
+        if isinstance(clients, int | np.integer):
+            clients = deal(generator(seed, "partition").permutation(len(xs)), int(clients))
+        train = clients if isinstance(clients, Rows) else Rows.of(clients)
+        if len(train.order) and not 0 <= train.order.min() <= train.order.max() < len(xs):
+            raise BadInput(f"Clients' row numbers should lie between 0 and {len(xs) - 1}. Found {train.order.max()}.")
+        server = None
+        if test is not None:
+            server = np.arange(len(xs), len(xs) + len(_tensor(test[0])))
+            theirs = _named(test[1])
+            if set(theirs) != set(ys):
+                raise BadInput(f"Test targets should be those of training, {sorted(ys)}. Found {sorted(theirs)}.")
+            ys = {name: torch.cat([ys[name], theirs[name]]) for name in ys}
+            xs = torch.cat([xs, _tensor(test[0])])
+        held = {name: np.asarray(column, dtype=bool) for name, column in (holds or {}).items()}
+        return cls(xs, ys, train, server=server, holds=held)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Sequence[tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]]],
+        *,
+        test: tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]] | None = None,
+    ) -> Federation:
+        """A federation of one (x, targets) per client; a client holds the objectives it has targets for."""
+        parts = [(_tensor(x), _named(targets)) for x, targets in clients]
+        names = list(dict.fromkeys(name for _, targets in parts for name in targets))
+        like = {name: next(t[name] for _, t in parts if name in t) for name in names}
+
+        def column(name: str) -> Tensor:
+            blank = [t.get(name, like[name].new_zeros((len(x), *like[name].shape[1:]))) for x, t in parts]
+            return torch.cat(blank)
+
+        lengths = np.array([len(x) for x, _ in parts], dtype=np.int64)
+        rows = Rows(np.arange(lengths.sum()), np.cumsum(lengths) - lengths, lengths)
+        holds = {name: [name in t for _, t in parts] for name in names if name}
+        x, targets = torch.cat([x for x, _ in parts]), {name: column(name) for name in names}
+        return cls.from_arrays(x, targets, clients=rows, test=test, holds=holds)
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @property
+    def examples(self) -> Index:
+        """Number of training examples of each client."""
+        return self.train.length
+
+    def matrix(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """A: clients x objectives, true where the client has data for the objective."""
+        if not self.holds:
+            return np.broadcast_to(np.True_, (len(self), len(names)))
+        everyone = np.ones(len(self), dtype=bool)
+        return np.stack([self.holds.get(name, everyone) for name in names], 1)
+
+    def rows(self, split: str, client: int) -> Index:
+        """A client's row numbers in 'train', 'valid' or 'test'."""
+        rows: Rows | None = getattr(self, split)
+        if rows is None:
+            raise BadInput(f"The clients have no {split} rows; set data.{split} to the fraction they keep aside.")
+        return rows[client]
+
+    def take(self, rows: Tensor, mask: Tensor | None = None) -> Batch:
+        """The examples of some row numbers, where the arrays are."""
+        rows = rows.to(self.x.device)
+        x = self.x.index_select(0, rows)
+        targets = {name: t.index_select(0, rows) for name, t in self.targets.items()}
+        return Batch(self.prepare(x) if self.prepare else x, targets, mask)
+
+    def alone(self, client: int) -> Federation:
+        """A federation of this one client with copies of its own rows and nothing else, as a real client has."""
+        splits = {s: self.rows(s, client) for s in SPLITS if getattr(self, s) is not None}
+        lengths = np.cumsum([0, *(len(rows) for rows in splits.values())])
+        places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(splits, lengths, lengths[1:], strict=False)}
+        return replace(
+            self._only(np.concatenate(list(splits.values()))),
+            train=places["train"],
+            valid=places.get("valid"),
+            test=places.get("test"),
+            holds={name: held[client : client + 1] for name, held in self.holds.items()},
+        )
+
+    def shard(self, first: int, last: int) -> Federation:
+        """Clients first, ..., last - 1 with the rows that they have, for a worker that looks after them."""
+        splits = {s: [self.rows(s, c) for c in range(first, last)] for s in SPLITS if getattr(self, s) is not None}
+        used = np.unique(np.concatenate([rows for lists in splits.values() for rows in lists]))
+        places = {s: Rows.of([np.searchsorted(used, rows) for rows in lists]) for s, lists in splits.items()}
+        holds = {name: held[first:last] for name, held in self.holds.items()}
+        train, valid, test = (places.get(s) for s in SPLITS)
+        assert train is not None
+        return replace(self._only(used), train=train, valid=valid, test=test, holds=holds)
+
+    def pooled(self) -> Federation:
+        """One client with everybody's rows, each once: what a centralised reference trains on."""
+        if any(not held.all() for held in self.holds.values()):
+            raise BadInput("Pooling needs clients that all hold every objective; leave data.holds at 'all'.")
+
+        def all_of(rows: Rows | None) -> Rows | None:
+            return None if rows is None else Rows.of([np.unique(np.concatenate([rows[c] for c in range(len(rows))]))])
+
+        train = all_of(self.train)
+        assert train is not None
+        return replace(self, train=train, valid=all_of(self.valid), test=all_of(self.test), holds={})
+
+    def at_server(self) -> Federation:
+        """The server's test data as a federation of one, so that evaluation is the same work everywhere."""
+        assert self.server is not None
+        rows = Rows.of([np.arange(len(self.server))])
+        return replace(self._only(self.server), train=rows, valid=None, test=rows, holds={})
+
+    def _only(self, rows: Index) -> Federation:
+        index = torch.from_numpy(rows)
+        targets = {name: t[index] for name, t in self.targets.items()}
+        return replace(
+            self, x=self.x[index], targets=targets, train=Rows.of([np.arange(len(rows))]), valid=None, test=None,
+            holds={}, server=None, labels=None,
+        )  # fmt: skip
+
+
+def _tensor(values: ArrayLike | Tensor) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _named(targets: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]) -> dict[str, Tensor]:
+    if isinstance(targets, Mapping):
+        return {name: _tensor(values) for name, values in targets.items()}
+    return {"": _tensor(targets)}

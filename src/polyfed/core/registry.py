@@ -1,0 +1,93 @@
+"""Names for things: algorithms, data sets, models, ... each found by the name its file registers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from polyfed.core.errors import BadInput, nearest
+
+T = TypeVar("T")
+_registries: list[Registry[Any]] = []
+
+
+class Registry(Generic[T]):
+    """Name -> thing. Importing every module of `package` fills it, so that adding a method is adding a file."""
+
+    def __init__(self, kind: str, *packages: str, own: bool = True, modules: tuple[str, ...] = ()) -> None:
+        """packages: whose modules register things when they are imported; modules: single ones elsewhere.
+
+        own: whether a name `package.module:function` imports a user's own; never where names come over a network.
+        """
+        self.kind, self._own = kind, own
+        self._packages, self._modules = packages, modules
+        self._things: dict[str, T] = {}
+        self._complete = False
+        _registries.append(self)
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """Decorator: `@algorithms("fedavg")`. A taken name is refused, never silently replaced."""
+
+        def add(thing: T) -> T:
+            if name in self._things:
+                raise ValueError(f"The {self.kind} {name!r} is registered already; choose another name.")
+            self._things[name] = thing
+            return thing
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        """The thing of that name; `package.module:function` imports a user's own."""
+        if name not in self._things:
+            self._fill()
+        if name in self._things:
+            return self._things[name]
+        if self._own and ":" in name:
+            return _import(name, self.kind)  # type: ignore[no-any-return]
+        raise BadInput(f"Unknown {self.kind} {name!r}.{nearest(name, self._things)}")
+
+    def __iter__(self) -> Iterator[str]:
+        self._fill()
+        return iter(sorted(self._things))
+
+    def __contains__(self, name: object) -> bool:
+        self._fill()
+        return name in self._things
+
+    def help(self, name: str) -> str:
+        """The first line of the thing's docstring."""
+        return (inspect.getdoc(self[name]) or "").split("\n")[0]
+
+    def _fill(self) -> None:
+        if not self._complete:
+            for name in self._packages:
+                for module in pkgutil.iter_modules(importlib.import_module(name).__path__):
+                    importlib.import_module(f"{name}.{module.name}")
+            for name in self._modules:
+                importlib.import_module(name)
+            self._complete = True
+
+
+def forget(module: str) -> None:
+    """What a user's module registered, which is about to be replaced by another of the same name."""
+    for registry in _registries:
+        for name, thing in list(registry._things.items()):
+            if getattr(getattr(thing, "do", thing), "__module__", None) == module:
+                del registry._things[name]
+
+
+def _import(name: str, kind: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        if not callable(found):
+            raise AttributeError(f"{attribute!r} is {type(found).__name__}, not a function or a class")
+        return found
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(
+            f"The {kind} {name!r} cannot be imported ({error}); "
+            "write 'package.module:function' with the package on the Python path."
+        ) from error

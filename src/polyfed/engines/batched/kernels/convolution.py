@@ -1,0 +1,140 @@
+"""Convolutions of many clients at once, each with weights of its own: one Triton kernel instead of grouped cuDNN ones.
+
+Stacked, such a layer is a grouped convolution, for which cuDNN has kernels only where groups are wide: narrow ones run
+group by group, and a single input channel runs as a depthwise convolution. Here a client's layer is a product of its
+weights (out, k) with its patches (k, positions), k = (channel, row, column) of the window; the patches are gathered on
+the fly and never written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn import grad
+
+from polyfed.engines.batched.kernels import why_no_triton
+
+NARROW = 32  # with so few channels on one side at least, the kernels here are the faster ones (benchmarks/NOTES.md)
+
+
+class ClientConv2d(nn.Conv2d):
+    """A `Conv2d` whose stacked form is `convolve`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        pad = [int(p) for p in self.padding]
+        bias = self.bias if self.bias is not None else self.weight.new_zeros(self.out_channels)
+        alone = x.dim() == 3
+        x = x.unsqueeze(0) if alone else x
+        out: Tensor = convolve(x.unsqueeze(0), self.weight.unsqueeze(0), bias.unsqueeze(0), pad).squeeze(0)
+        return out.squeeze(0) if alone else out
+
+
+def replace_convolutions(model: nn.Module) -> None:
+    """Narrow, plain convolutions of a module become `ClientConv2d`; the others stay as they are."""
+    for module in model.modules():
+        if type(module) is nn.Conv2d and _fits(module):
+            module.__class__ = ClientConv2d
+
+
+def _fits(conv: nn.Conv2d) -> bool:
+    plain = conv.stride == conv.dilation == (1, 1) and conv.groups == 1 and conv.padding_mode == "zeros"
+    inside = not isinstance(conv.padding, str) and all(
+        p < k for p, k in zip(conv.padding, conv.kernel_size, strict=True)
+    )
+    small = min(conv.in_channels, conv.out_channels) <= NARROW and max(conv.kernel_size) <= 32
+    return plain and inside and small
+
+
+# operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)
+
+
+@torch.library.custom_op("polyfed::convolve", mutates_args=())
+def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
+    """Every client's images under its own weights."""
+    if _kernels(x, w.shape[1]):
+        from polyfed.engines.batched.kernels import convolution_triton
+
+        return convolution_triton.convolve(x.contiguous(), w.contiguous(), b.contiguous(), pad)
+    images = x.transpose(0, 1).flatten(1, 2)
+    out = F.conv2d(images, w.flatten(0, 1), b.flatten(), padding=pad, groups=len(x))
+    return out.view(len(out), *w.shape[:2], *out.shape[2:]).transpose(0, 1).contiguous()
+
+
+@torch.library.custom_op("polyfed::convolve_weight_grad", mutates_args=())
+def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
+    """The gradients of weights and biases, where d (clients, n, out, h, w) is that of the output."""
+    if _kernels(x, d.shape[2]):
+        from polyfed.engines.batched.kernels import convolution_triton
+
+        return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad)
+    images, many = x.transpose(0, 1).flatten(1, 2), d.transpose(0, 1).flatten(1, 2)
+    shape = [len(x) * d.shape[2], x.shape[2], *kernel]
+    out = grad.conv2d_weight(images, shape, many, padding=pad, groups=len(x))  # type: ignore[no-untyped-call]
+    return out.reshape(len(x), d.shape[2], *shape[1:]), d.sum((1, 3, 4))
+
+
+def _kernels(x: Tensor, out: int) -> bool:
+    """Whether the kernels do it: float32 on a GPU that has them, and clients small enough for 32-bit offsets."""
+    grown = (x.shape[3] + 32) * (x.shape[4] + 32)  # an output is larger by less than the window
+    small = x.shape[1] * max(x.shape[2], out) * grown < 2**31
+    return x.is_cuda and x.dtype == torch.float32 and small and not why_no_triton(x.device)
+
+
+@convolve.register_fake
+def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
+    h, v = (x.shape[3 + i] + 2 * pad[i] - w.shape[3 + i] + 1 for i in (0, 1))
+    return x.new_empty(x.shape[0], x.shape[1], w.shape[1], h, v)
+
+
+@weight_grad.register_fake
+def _(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
+    return x.new_empty(len(x), d.shape[2], x.shape[2], *kernel), x.new_empty(len(x), d.shape[2])
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    x, w, _, ctx.pad = inputs
+    ctx.save_for_backward(x, w)
+
+
+def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    x, w = ctx.saved_tensors
+    kernel, pad = list(w.shape[3:]), ctx.pad
+    dx = dw = db = None
+    if any(ctx.needs_input_grad[1:3]):
+        dw, db = weight_grad(x, d, kernel, pad)
+    if ctx.needs_input_grad[0]:  # the convolution of d with the mirrored weights
+        mirrored = w.transpose(1, 2).flip(3, 4)
+        dx = convolve(
+            d, mirrored, w.new_zeros(len(w), w.shape[2]), [k - 1 - p for k, p in zip(kernel, pad, strict=True)]
+        )
+    return dx, dw, db, None
+
+
+convolve.register_autograd(_backward, setup_context=_keep)
+
+
+def _together(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """vmap's dimension in front, joined with that of the clients."""
+    many = [
+        t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
+        for t, d in zip(tensors, dims, strict=True)
+    ]
+    return [t.flatten(0, 1) for t in many]
+
+
+def _apart(info: Any, t: Tensor) -> Tensor:
+    return t.view(info.batch_size, -1, *t.shape[1:])
+
+
+@convolve.register_vmap
+def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, int]:
+    return _apart(info, convolve(*_together(info, dims[:3], (x, w, b)), pad)), 0
+
+
+@weight_grad.register_vmap
+def _(info: Any, dims: Any, x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> Any:
+    dw, db = weight_grad(*_together(info, dims[:2], (x, d)), kernel, pad)
+    return (_apart(info, dw), _apart(info, db)), (0, 0)

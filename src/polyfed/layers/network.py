@@ -1,0 +1,110 @@
+"""Simulated time: what a round would take on phones, from counted operations and counted bytes.
+
+    Time(h, t) = FLOPs(h, t) / clock rate + bytes / bandwidth + latency          (Smith et al. 2017, equation 30)
+
+A round lasts as long as its slowest node, exchange after exchange. The paper says only that it takes known figures;
+ours, each of which a setting can replace:
+
+| | down, up (Mbit/s) | round trip (ms) | from |
+|---|---|---|---|
+| 3g | 1.6, 1.6 | 220 | geometric middle of 0.5-5 Mbit/s and 100-500 ms (Grigorik 2013, table 7-2) |
+| lte | 13, 6 | 55 | medians of Huang et al. 2012 (throughput) and of Catchpoint 2013 (ping) |
+| wifi | 54, 54 | 21 | the rate of 802.11g, and the median ping of home lines (Catchpoint 2013) |
+
+The clock is a phone's core of about 2009-2013, 1e9 operations a second. Operations count d: a step on one row of a
+linear task takes 4 d (a product and an update), a gradient of a network on one row 6 d (forward, backward).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from polyfed.algorithms.base import STRICT, NotNegative, Positive
+from polyfed.core.fleet import Around, Fleet, Ids, Stack
+from polyfed.core.messages import Reply, Request, size
+from polyfed.core.work import works
+
+MEGABIT = 1e6 / 8  # bytes
+KINDS: dict[str, tuple[float, float, float]] = {
+    "3g": (1.6 * MEGABIT, 1.6 * MEGABIT, 0.220),
+    "lte": (13 * MEGABIT, 6 * MEGABIT, 0.055),
+    "wifi": (54 * MEGABIT, 54 * MEGABIT, 0.021),
+}
+LINEAR, NETWORK = 4, 6  # operations per row and parameter
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Network:
+    """Phones on a network by name; down and up (bytes a second), latency (seconds) and clock replace its figures."""
+
+    name: Literal["3g", "lte", "wifi"] = "lte"
+    clock: Positive = 1e9
+    down: Positive | None = None
+    up: Positive | None = None
+    latency: NotNegative | None = None
+
+    def __call__(self, inner: Fleet) -> Fleet:
+        given = self.down, self.up, self.latency
+        down, up, latency = (
+            own if own is not None else known for own, known in zip(given, KINDS[self.name], strict=True)
+        )
+        return Timed(inner, clock=self.clock, down=down, up=up, latency=latency)
+
+
+class Timed(Around):
+    """A fleet whose rounds take simulated seconds. What only measures takes none."""
+
+    def __init__(self, inner: Fleet, *, clock: float, down: float, up: float, latency: float) -> None:
+        super().__init__(inner)
+        self._figures = clock, down, up, latency
+        self._round, self._d, self.seconds = -1, 0, 0.0
+        self._lock = threading.Lock()
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        if works[request.work].measures or not len(clients):
+            yield from self.inner.ask(clients, request)
+            return
+        places = {client: i for i, client in enumerate(clients)}
+        self._begin(request)
+        slowest = 0.0
+        for stack in self.inner.ask(clients, request):
+            for i, client in enumerate(stack.clients):
+                slowest = max(slowest, self._time(request, places[client], client, stack, i))
+            yield stack
+        with self._lock:
+            self.seconds += slowest or self._time(request, 0, clients[0], None, 0)
+
+    def report(self) -> dict[str, Any]:
+        return {**super().report(), "simulated_seconds": self.seconds}
+
+    def _begin(self, request: Request) -> None:
+        with self._lock:
+            if request.round != self._round:
+                self._round, self.seconds = request.round, 0.0
+            model = request.each.get("w", request.shared.get("x"))
+            if model is not None:
+                self._d = model.shape[-1]
+
+    def _time(self, request: Request, place: int, client: int, stack: Stack | None, i: int) -> float:
+        clock, down, up, latency = self._figures
+        row = request.row(place)
+        sent = size(row.head(), row.arrays())
+        got = 0 if stack is None else Reply({name: a[i] for name, a in stack.arrays.items()}).nbytes
+        return self._flops(row, client, stack, i) / clock + sent / down + got / up + latency
+
+    def _flops(self, row: Request, client: int, stack: Stack | None, i: int) -> float:
+        """A node with a budget is waited for as long as its budget takes: a global clock cycle (section 3.4)."""
+        done = float(stack["steps"][i]) if stack is not None and "steps" in stack.arrays else 0.0
+        if "budget" in row.each or done:
+            return LINEAR * self._d * max(done, float(row.each.get("budget", 0)))
+        return NETWORK * self._d * _rows(row, int(self.examples[client]))
+
+
+def _rows(row: Request, n: int) -> int:
+    """Rows that local training goes over, from a request's options."""
+    steps, epochs, batch = (int(row.options.get(name) or 0) for name in ("steps", "epochs", "batch_size"))  # type: ignore[arg-type]
+    return steps * (batch or n) if steps else max(epochs, 1) * n

@@ -1,1 +1,0 @@
-"""Many models over one pool of clients: each with its own data, method and door, one run for all of them."""

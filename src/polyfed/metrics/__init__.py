@@ -1,0 +1,60 @@
+"""Figures of merit that compare runs and clients; pure functions of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyfed.core.errors import BadInput
+
+
+def delta_m(losses: Mapping[str, float], alone: Mapping[str, float]) -> float:
+    """Mean over objectives of (loss - single-objective loss) / single-objective loss; lower is better.
+
+    losses: of the multi-objective run, by objective; alone: of training on that objective only.
+    """
+    if set(losses) != set(alone):
+        raise BadInput(f"Delta_M compares the same objectives. Found {sorted(losses)} and {sorted(alone)}.")
+    return float(np.mean([(losses[name] - alone[name]) / alone[name] for name in losses]))
+
+
+def improved_share(before: ArrayLike, after: ArrayLike) -> float:
+    """Share of the participants whose loss did not get worse."""
+    return float(np.mean(np.asarray(after) <= np.asarray(before)))
+
+
+def spread(values: ArrayLike, *, high_is_bad: bool = False) -> dict[str, float]:
+    """Over clients: mean, standard deviation, the worst, and the mean of the worst 5 % and 10 %."""
+    v = np.sort(np.asarray(values, dtype=float))
+    ranked: NDArray[np.float64] = v[::-1] if high_is_bad else v
+
+    def worst(share: float) -> float:
+        return float(ranked[: max(1, round(share * len(ranked)))].mean())
+
+    return {
+        "mean": float(v.mean()),
+        "std": float(v.std()),
+        "worst": float(ranked[0]),
+        "worst_5": worst(0.05),
+        "worst_10": worst(0.1),
+    }
+
+
+def nrmse(truth: ArrayLike, estimate: ArrayLike) -> float:
+    """|truth - estimate| / |truth|, FedCMOO's measure of a Gram matrix (its Table 3)."""
+    t = np.asarray(truth, dtype=float)
+    return float(np.linalg.norm(t - np.asarray(estimate, dtype=float)) / np.linalg.norm(t))
+
+
+def hypervolume(points: Sequence[Sequence[float]], reference: Sequence[float]) -> float:
+    """Volume dominated by a set of loss vectors, up to a reference point (all objectives minimised)."""
+    try:
+        import moocore
+    except ImportError as error:
+        raise BadInput("Hypervolume needs the package moocore: pip install 'polyfed[front]'.") from error
+    inside = np.asarray(points, dtype=float)
+    if inside.ndim != 2 or inside.shape[1] != len(reference):
+        raise BadInput(f"Points need one value per objective, {len(reference)}. Found shape {inside.shape}.")
+    return float(moocore.hypervolume(inside, ref=np.asarray(reference, dtype=float)))

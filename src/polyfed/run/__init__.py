@@ -1,0 +1,1 @@
+"""A run: the loop, its directory, evaluation, and what a person sees of it."""

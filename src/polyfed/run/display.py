@@ -1,0 +1,65 @@
+"""What a person sees in a terminal: progress while a run goes on, a table at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from polyfed.run.loop import Progress
+
+
+class Live(Progress):
+    """A progress bar with rounds, losses, bytes and the time that is left."""
+
+    def start(self, done: int, rounds: int, run: Path) -> None:
+        self._bytes = 0
+        self._losses = ""
+        self._bar = Bar(
+            TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[said]}"), console=Console(stderr=True),
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=rounds, completed=done, said="")
+        self._bar.start()
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        self._bytes += line["bytes_up"] + line["bytes_down"]
+        if losses := line.get("losses"):
+            first = [(name, loss) for name, loss in losses.items() if loss is not None][:4]
+            self._losses = "  ".join(f"{name} {loss:.3f}" for name, loss in first)
+        failed = f"  {len(line['failures'])} failed" if line["failures"] else ""
+        self._bar.update(self._task, completed=line["round"], said=f"{self._losses}  {decimal(self._bytes)}{failed}")
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+def show(summary: Mapping[str, Any]) -> None:
+    """The result as a table, and where the run is."""
+    console = Console(highlight=False)
+    table = Table(
+        title=f"{summary['algorithm']}, {summary['rounds']} rounds, seed {summary['seed']}", title_justify="left"
+    )
+    metrics = list(dict.fromkeys(name for row in summary["objectives"].values() for name in row))
+    table.add_column("objective")
+    for name in metrics:
+        table.add_column(name.replace("_", " "), justify="right")
+    for objective, row in summary["objectives"].items():
+        table.add_row(objective, *(_number(name, row.get(name)) for name in metrics))
+    console.print(table)
+    up, down = decimal(summary["bytes_up"]), decimal(summary["bytes_down"])
+    console.print(f"{summary['seconds']:.1f} s on engine {summary['engine']}; {up} up, {down} down", end="")
+    console.print(f"; {summary['failures']} replies failed" if summary["failures"] else "")
+    console.print(f"run: {summary['run']}", soft_wrap=True)
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{100 * value:.1f} %" if name == "accuracy" else f"{value:.4f}"

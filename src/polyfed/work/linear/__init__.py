@@ -1,0 +1,1 @@
+"""Linear tasks as the compiled loops want them: rows, losses, kernels."""

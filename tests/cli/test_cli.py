@@ -1,0 +1,210 @@
+"""The command line as a person meets it: results, and bad input as one line that says what would be right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from polyfed.cli import app
+from polyfed.core.registry import forget
+from polyfed.experiment.building import builtin
+
+SMALL = ["--set", "data.examples=300", "--set", "data.clients=10", "--set", "cohort=3", "--rounds", "2"]
+
+
+def polyfed(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_json_is_the_last_line_and_complete() -> None:
+    done = polyfed("run", *SMALL, "--json", "--out", "r")
+    assert done.exit_code == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    keys = {"run", "algorithm", "engine", "rounds", "seed", "seconds", "bytes_up", "bytes_down", "objectives"}
+    assert keys | {"model_sha256"} <= set(summary)
+    assert set(summary["objectives"]) == {"left", "right"}
+    assert {"loss", "accuracy"} <= set(summary["objectives"]["left"])
+    assert (summary["run"], summary["rounds"], summary["engine"]) == ("r", 2, "local")
+
+
+def test_a_table_for_people_and_the_path_of_the_run() -> None:
+    done = polyfed("run", *SMALL)
+    assert done.exit_code == 0
+    assert "accuracy" in done.stdout
+    (run,) = Path("runs").iterdir()
+    assert str(run) in done.stdout.replace("\n", "")
+
+
+def test_the_resolved_experiment_runs_again_to_the_same_model() -> None:
+    first = json.loads(polyfed("run", *SMALL, "--seed", "3", "--json", "--out", "a").stdout)
+    settings = tomllib.loads(Path("a/experiment.toml").read_text())
+    assert settings["seed"] == 3
+    assert settings["algorithm"]["momentum"] == 0.0  # defaults are written down
+    second = json.loads(polyfed("run", "a/experiment.toml", "--json", "--out", "b").stdout)
+    assert first["model_sha256"] == second["model_sha256"]
+
+
+def test_resume_of_a_finished_run_shows_it() -> None:
+    polyfed("run", *SMALL, "--out", "a")
+    done = polyfed("resume", "a", "--json")
+    assert json.loads(done.stdout)["rounds"] == 2
+
+
+def test_lists_have_a_line_of_help_each() -> None:
+    kinds = json.loads(polyfed("list", "--json").stdout)
+    asked = "algorithms, datasets, models, partitions, weightings, compressors, engines, experiments"
+    assert set(asked.split(", ")) <= set(kinds)
+    for kind, names in kinds.items():
+        for name, text in names.items():
+            assert len(text) > 10, (kind, name)
+    assert "fedavg" in polyfed("list", "algorithms").stdout
+    assert "Did you mean 'engines'" in polyfed("list", "engine").stderr
+
+
+@pytest.mark.parametrize("name", sorted(builtin()))
+def test_built_in_experiments_run(name: str) -> None:
+    done = polyfed("run", name, "--rounds", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", ["own.py", "own/__init__.py"])
+def test_two_experiments_may_each_have_a_file_of_the_same_name(file: str) -> None:
+    text = 'rounds = 1\ncohort = 2\n[data]\nclients = 10\nexamples = 100\n[model]\nname = "own:model"\n'
+    for width in (3, 5):
+        path = Path(f"{width}", file)
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            "from torch import nn\nfrom polyfed import FedAvg\nfrom polyfed.algorithms import algorithms\n"
+            "@algorithms('own-method')\nclass Own(FedAvg):\n    pass\n"
+            "def model():\n"
+            f"    return nn.Sequential(nn.Flatten(), nn.Linear(112, {width}), nn.Linear({width}, 20))\n"
+        )
+        Path(f"{width}/e.toml").write_text(text)
+    sizes = []
+    for folder in ("3", "5", "3"):
+        done = polyfed("run", f"{folder}/e.toml", "--json")
+        assert done.exit_code == 0, done.stderr
+        sizes.append(json.loads(done.stdout.splitlines()[-1])["bytes_down"])
+    assert sizes[0] == sizes[2] < sizes[1]
+    forget("own")
+    sys.modules.pop("own")
+
+
+def test_an_own_model_and_own_data_from_a_file_beside_the_experiment() -> None:
+    Path("mine.py").write_text(
+        "import numpy as np\n"
+        "from torch import nn\n"
+        "from polyfed import Objective\n"
+        "from polyfed.data import Dataset\n"
+        "def data(seed: int, rows: int = 40):\n"
+        "    x = np.random.default_rng(seed).normal(size=(rows, 3)).astype('float32')\n"
+        "    return Dataset(x, {'y': (x.sum(1) > 0).astype(int)}, (Objective('y', 'cross-entropy'),), train=30)\n"
+        "def model():\n"
+        "    return nn.Linear(3, 2)\n"
+    )
+    Path("mine.toml").write_text(
+        'rounds = 2\ncohort = 2\n[data]\nname = "mine:data"\nclients = 3\nrows = 50\n[model]\nname = "mine:model"\n'
+    )
+    done = polyfed("run", "mine.toml", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert list(json.loads(done.stdout)["objectives"]) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--set", "algorithm.lrr=0.1"], "Unknown key 'algorithm.lrr'. Did you mean 'lr'?"),
+        (["--set", "data.client=5"], "Unknown key 'data.client'. Did you mean 'clients'?"),
+        (["--set", "round=5"], "Unknown key 'round'. Did you mean 'rounds'?"),
+        (["--set", "engine.wrokers=2"], "Unknown key 'engine.wrokers'. Did you mean 'workers'?"),
+        (["--set", "model.widht=2"], "Unknown key 'model.widht'"),
+        (["--set", "evaluate.evry=2"], "Unknown key 'evaluate.evry'. Did you mean 'every'?"),
+        (["--set", "algorithm.local_steps=many"], "algorithm.local_steps should be a valid integer"),
+        (["--set", "algorithm=3"], "algorithm should be a"),
+        (["--rounds", "0"], "rounds should be greater than or equal to 1. Found 0."),
+        (["--set", "algorithm.lr=nan"], "algorithm.lr should be"),
+        (["--set", "algorithm.lr=-0.5"], "Found -0.5."),
+        (["--set", "algorithm.lr=0"], "algorithm.lr should be greater than 0"),
+        (["--set", "algorithm.momentum=1.5"], "algorithm.momentum should be less than 1. Found 1.5."),
+        (["--set", "algorithm.local_steps=0"], "local_steps or local_epochs should be at least 1"),
+        (["--set", "cohort=500"], "cohort should be at most the number of clients, 100. Found 500."),
+        (["--set", "cohort=0.0"], "cohort should be"),
+        (["--set", "data.clients=1000000"], "data.clients should be at most the number of rows"),
+        (["--set", "algorithm.name=fedagv"], "Unknown algorithm 'fedagv'. Did you mean 'fedavg'?"),
+        (["--set", "algorithm.name=5"], "algorithm.name should be a name, as 'polyfed list' shows them. Found 5."),
+        (["--set", "data.name=tow-digits"], "Unknown dataset 'tow-digits'. Did you mean 'two-digits'?"),
+        (["--set", "model.name=nowhere.at.all:f"], "cannot be imported"),
+        (["--set", "data.partition=dirichelt"], "Did you mean 'dirichlet'?"),
+        (["--set", "data.alpha=-1"], "data.alpha should be greater than 0. Found -1."),
+        (["--engine", "locl"], "Unknown engine 'locl'. Did you mean 'local'?"),
+        (["--set", "engine.workers=0"], "engine.workers should be greater than or equal to 1. Found 0."),
+        (["--set", "nonsense"], "--set needs KEY=VALUE"),
+        (["--set", "data.name.of=3"], "'name' is a value, not a table"),
+        (["--set", "model.name=conv", "--set", "data.name=quadratic", "--set", "data.partition=iid"], "model"),
+        (["--seed", "-1"], "seed should be greater than or equal to 0"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], says: str) -> None:
+    base = "bare.toml"
+    Path(base).write_text('[data]\nname = "two-digits"\npartition = "dirichlet"\n')
+    done = polyfed("run", base, *arguments, "--out", "out")
+    assert done.exit_code == 2, (done.stdout, done.stderr, done.exception)
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not Path("out").exists()
+    assert list(Path().iterdir()) == [Path(base)]
+
+
+def test_files_that_are_no_experiment() -> None:
+    Path("broken.toml").write_text("rounds = 5\ncohort = = 3\n")
+    Path("binary.toml").write_bytes(b"\xff\xfe\x00\x01" * 10)
+    Path("folder").mkdir()
+    for what, says in {
+        "broken.toml": "line 2",
+        "binary.toml": "is not text",
+        "folder": "is a directory",
+        "two-digit": "Did you mean 'two-digits'?",
+    }.items():
+        done = polyfed("run", what, "--out", "out")
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert says in done.stderr
+        assert not Path("out").exists()
+
+
+def test_an_out_that_is_taken_is_refused() -> None:
+    Path("full").mkdir()
+    Path("full/thesis.tex").write_text("mine")
+    Path("file").write_text("mine")
+    polyfed("run", *SMALL, "--out", "run")
+    before = Path("run/result.json").read_bytes()
+    for out, says in {"full": "exists and is not a run", "file": "is a file", "run": "polyfed resume run"}.items():
+        done = polyfed("run", *SMALL, "--out", out)
+        assert done.exit_code == 2
+        assert says in done.stderr
+    assert Path("full/thesis.tex").read_text() == "mine"
+    assert Path("run/result.json").read_bytes() == before
+    Path("empty").mkdir()
+    assert polyfed("run", *SMALL, "--out", "empty").exit_code == 0
+
+
+def test_resume_of_what_is_no_run() -> None:
+    assert "is not a run" in polyfed("resume", "nowhere").stderr
+    from polyfed import FedAvg, train
+    from small import small_federation, small_problem
+
+    train(small_problem(), small_federation(), FedAvg(), rounds=1, out="py")
+    Path("py/result.json").unlink()
+    done = polyfed("resume", "py")
+    assert (done.exit_code, "resume=True" in done.stderr) == (2, True)
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, polyfed.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert "run" in polyfed("--help").stdout

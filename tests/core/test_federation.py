@@ -1,0 +1,58 @@
+"""Clients as stretches of one order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from polyfed import Federation, Rows
+from polyfed.core.errors import BadInput
+from small import small_federation
+
+
+def test_rows_from_lists_and_stretches_that_wrap() -> None:
+    rows = Rows.of([[3, 1], [], [2]])
+    assert [rows[i].tolist() for i in range(3)] == [[3, 1], [], [2]]
+    around = Rows(np.arange(5), np.array([3, 0]), np.array([4, 2]))
+    assert around[0].tolist() == [3, 4, 0, 1]
+
+
+def test_one_dataset_per_client_with_the_objectives_it_has() -> None:
+    x = np.ones((2, 3), dtype=np.float32)
+    federation = Federation.from_clients([(x, {"a": [0, 1]}), (x, {"b": [1, 1]}), (x, {"a": [1, 0], "b": [0, 0]})])
+    assert federation.matrix(["b", "a"]).tolist() == [[False, True], [True, False], [True, True]]
+    assert federation.take(torch.tensor([2])).targets["b"].tolist() == [1]
+
+
+def test_everybody_holds_what_is_not_said() -> None:
+    assert small_federation().matrix(["left", "right"]).all()
+
+
+def test_a_client_alone_has_its_rows_and_no_others() -> None:
+    federation = small_federation()
+    alone = federation.alone(2)
+    assert len(alone) == 1
+    assert len(alone.x) == 20
+    assert torch.equal(alone.take(torch.arange(20)).x, federation.take(torch.from_numpy(federation.rows("train", 2))).x)
+
+
+def test_an_even_split_covers_every_row_once() -> None:
+    federation = Federation.from_arrays(np.zeros((23, 1)), np.zeros(23), clients=5)
+    assert sorted(np.concatenate([federation.rows("train", c) for c in range(5)])) == list(range(23))
+    assert sorted(federation.examples) == [4, 4, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(2), clients=1), "one row per example"),
+        (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=5), "at most the number of rows"),
+        (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=[[], []]), "any training example"),
+        (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=2, holds={"a": [1]}), "one entry per"),
+        (lambda: small_federation().rows("valid", 0), "no valid rows"),
+    ],
+)
+def test_impossible_federations_are_sentences(make: object, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        make()  # type: ignore[operator]

@@ -1,0 +1,462 @@
+"""Many clients as one program give what one after another gives."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from polyfed import Federation, Objective, Problem, Rows, Wrappers, train
+from polyfed.algorithms import algorithms
+from polyfed.client.device import resolve
+from polyfed.client.runner import Bench
+from polyfed.core.errors import BadInput
+from polyfed.core.fleet import Door
+from polyfed.core.messages import Request
+from polyfed.core.registry import forget
+from polyfed.core.work import work, works
+from polyfed.engines import engines
+from polyfed.engines.batched import Batched
+from polyfed.engines.batched.stacked import Stacked
+from polyfed.layers.attacks import Misreport
+from polyfed.models import Headed
+from small import small_federation, small_problem
+
+GPU = ["cuda"] if torch.cuda.is_available() else []  # where there is one, what holds on the CPU holds there, too
+
+METHODS = [
+    ("fedavg", {}), ("fedprox", {"mu": 0.3}), ("fedavg", {"momentum": 0.9, "local_steps": 7}),
+    ("fedavg", {"optimizer": "adam", "lr": 0.01}), ("fedavg", {"local_epochs": 2, "weighting_by": "size"}),
+    ("fedavg", {"batch_size": 0}), ("fedmgda+", {}), ("q-fedavg", {}), ("fsmgda", {}), ("fmgda", {}),
+    ("fsmgda", {"upload": "combined", "width": 16}), ("fedcmoo", {"width": 16}), ("fedcmoo", {"compress": "exact"}),
+    ("fedcmoo", {"width": 16, "exchanges": 1}), ("fedcmoo-pref", {"width": 16}),
+    ("fedcmoo", {"compress": "client-grams"}), ("fedcmoo", {"compress": "top-k"}),
+]  # fmt: skip
+
+
+def uneven(holds: dict[str, list[bool]] | None = None) -> Federation:
+    """Clients with 1 to 25 rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 5)).astype(np.float32)
+    targets = {name: (x @ rng.normal(size=(5, 3))).argmax(1) for name in ("left", "right")}
+    cuts = np.cumsum([1, 5, 9, 20, 25, 10, 8])
+    return Federation.from_arrays(
+        x,
+        targets,
+        clients=np.split(np.arange(90), cuts)[:7],
+        holds=holds,
+        test=(x[78:], {n: t[78:] for n, t in targets.items()}),
+    )
+
+
+def flat(result: Any) -> torch.Tensor:
+    return torch.cat([v.reshape(-1) for v in result.model.state_dict().values()])
+
+
+@pytest.mark.parametrize("engine", [("batched", device) for device in ["cpu", *GPU]] + [("local", "cuda")] * len(GPU))
+@pytest.mark.parametrize(("name", "settings"), METHODS)
+def test_batched_equals_local(name: str, settings: dict[str, Any], engine: tuple[str, str]) -> None:
+    holds = {"left": [True, True, False, True, True, True, True]}
+    local = {"lr": 0.1, "local_steps": 4, "batch_size": 8}
+    algorithm = algorithms[name](**{**local, **settings})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # no method of these may fall back to the loop
+        other = dict(zip(("name", "device"), engine, strict=True)) | ({"chunk": 2} if engine[0] == "batched" else {})
+        other |= {"compile": False} if engine == ("batched", "cuda") else {}  # takes long; the net below is compiled
+        runs = [
+            train(small_problem(), uneven(holds), algorithm, rounds=4, cohort=5, engine=engine)
+            for engine in ("local", other)
+        ]
+    assert torch.allclose(flat(runs[0]), flat(runs[1]), atol=2e-5)
+    assert runs[0].summary["bytes_up"] == runs[1].summary["bytes_up"]
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_twenty_rounds_of_a_convolution_net_agree(device: str) -> None:
+    from polyfed.data import Dataset
+    from polyfed.models import models
+
+    rng = np.random.default_rng(0)
+    x = rng.random((60, 1, 28, 28), dtype=np.float32)
+    targets = {name: rng.integers(0, 10, 60) for name in ("left", "right")}
+    objectives = tuple(Objective(name, "cross-entropy") for name in targets)
+    results = []
+    for engine in ("local", {"name": "batched", "device": device}):
+        torch.manual_seed(0)
+        model = models["two-digit-net"](Dataset(x, targets, objectives), dropout=0.0)
+        federation = Federation.from_arrays(x, targets, clients=3)
+        algorithm = algorithms["fedcmoo"](lr=0.05, local_steps=2, batch_size=8)
+        results.append(train(Problem(model, objectives), federation, algorithm, rounds=20, cohort=2, engine=engine))
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-4)
+
+
+def images(clients: int = 3) -> tuple[Problem, Federation]:
+    """Two convolutions and a head over 6x6 images."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12 * clients, 1, 6, 6)).astype(np.float32)
+    targets = {name: rng.integers(0, 3, len(x)) for name in ("left", "right")}
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 3, bias=False), nn.Flatten())
+    model = Headed(body, {name: nn.Linear(48, 3) for name in targets})
+    return Problem(model, [Objective(n, "cross-entropy") for n in targets]), Federation.from_arrays(
+        x, targets, clients=clients
+    )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fsmgda", "fedcmoo"])
+def test_a_compiled_step_is_the_same_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.compile sees it, without the code it would write; a Jacobian goes backward more than once."""
+    compiled = []
+
+    def compile(f: Any) -> Any:
+        compiled.append(f)
+        return original(f, backend="aot_eager")
+
+    original, init = torch.compile, Stacked.__init__
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _: init(s, problem, device, True))
+    results = []
+    for engine in ("local", {"name": "batched", "device": "cpu"}):
+        algorithm = algorithms[name](lr=0.1, local_steps=2, batch_size=8)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            results.append(train(*images(), algorithm, rounds=2, engine=engine))
+    assert compiled
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_augmentation_is_keyed_alike(device: str) -> None:
+    from polyfed.data.augment import Rotation
+
+    rng = np.random.default_rng(0)
+    x = rng.random((24, 1, 8, 8), dtype=np.float32)
+    results = []
+    for engine in ("local", {"name": "batched", "device": device}):
+        torch.manual_seed(0)
+        problem = Problem(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), [Objective("y", "cross-entropy")])
+        federation = replace(Federation.from_arrays(x, rng.integers(0, 3, 24) * 0, clients=3), augment=Rotation(25))
+        results.append(
+            train(problem, federation, algorithms["fedavg"](batch_size=4, local_steps=3), rounds=2, engine=engine)
+        )
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_what_vmap_cannot_take_falls_back_with_one_warning(device: str) -> None:
+    torch.manual_seed(0)
+    normed = Problem(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), [Objective("left", "cross-entropy")])
+    with pytest.warns(RuntimeWarning, match="GroupNorm") as caught:
+        stacked = train(
+            normed, small_federation(), algorithms["fedavg"](), rounds=3, engine={"name": "batched", "device": device}
+        )
+    assert len(caught) == 1
+    assert torch.allclose(
+        flat(stacked), flat(train(normed, small_federation(), algorithms["fedavg"](), rounds=3)), atol=1e-5
+    )
+    with pytest.warns(RuntimeWarning, match="jacobian-rand-svd' runs client by client") as caught:
+        result = train(
+            small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3,
+            engine={"name": "batched", "device": device, "compile": False},
+        )  # fmt: skip
+    assert len(caught) == 1
+    local = train(small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3)
+    assert torch.allclose(flat(result), flat(local), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_attacks_happen_all_the_same(device: str) -> None:
+    wrappers = Wrappers(attacks=(Misreport(clients=[1], factor=10.0),))
+    local = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, wrappers=wrappers)
+    with pytest.warns(RuntimeWarning, match="client by client"):
+        batched = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, wrappers=wrappers,
+                        engine={"name": "batched", "device": device})  # fmt: skip
+    assert torch.allclose(flat(local), flat(batched), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_recurrent_models_run_together_too(device: str) -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.gru = nn.LSTM(5, 4, batch_first=True), nn.GRU(4, 4, batch_first=True)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.gru(self.lstm(x)[0])[0][:, -1])
+            return out
+
+    rng = np.random.default_rng(0)
+    federation = Federation.from_arrays(
+        rng.normal(size=(30, 7, 5)).astype(np.float32), rng.integers(0, 3, 30), clients=3
+    )
+    results = []
+    for engine in ("local", {"name": "batched", "device": device}):
+        torch.manual_seed(0)
+        problem = Problem(Reads(), [Objective("y", "cross-entropy")])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            results.append(train(problem, federation, algorithms["fedavg"](batch_size=4), rounds=2, engine=engine))
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-5)
+
+
+def test_what_is_in_evaluation_mode_stays_there() -> None:
+    results = []
+    for engine in ("local", {"name": "batched", "device": "cpu"}):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+        model[1].eval()
+        problem = Problem(model, [Objective("left", "cross-entropy")])
+        results.append(train(problem, small_federation(), algorithms["fedavg"](), rounds=2, engine=engine))
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-5)
+
+
+def test_splits_may_leave_clients_out() -> None:
+    federation = small_federation()
+    some = replace(federation, test=Rows.of([[0, 1], [2]]))  # two of six
+    engine = engines["batched"](small_problem(), some, Wrappers(), device="cpu")
+    start = small_problem().initial()
+    (stack,) = engine.ask(range(6), Request("evaluate", start, options={"split": "test"}))
+    assert stack["n"].tolist() == [2, 1, 0, 0, 0, 0]
+    (stack,) = engine.ask([4, 5], Request("evaluate", start, options={"split": "test"}))
+    assert stack["n"].tolist() == [0, 0]
+    with pytest.raises(BadInput, match="No client has valid rows"):
+        list(engine.ask([0], Request("evaluate", start, options={"split": "valid"})))
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The engine as on a GPU, where programs are recorded: each is used again for arguments of the same shapes."""
+    made: list[Any] = []
+
+    class Recorded:
+        def __init__(self, program: Any, arguments: Any, pool: Any) -> None:
+            self.program, self.places = program, pytree.tree_map(lambda t: t.shape, arguments)
+            program(*arguments)
+            made.append(self)
+
+        def __call__(self, arguments: Any) -> Any:
+            assert pytree.tree_map(lambda t: t.shape, arguments) == self.places
+            return self.program(*arguments)  # with the bounds of the cohort that it was made for
+
+    init = Batched.__init__
+
+    def recording(self: Batched, *args: Any, **settings: Any) -> None:
+        init(self, *args, **settings)
+        self._graph = True
+
+    monkeypatch.setattr("polyfed.engines.batched.Captured", Recorded)
+    monkeypatch.setattr(Batched, "__init__", recording)
+    return made
+
+
+@pytest.fixture
+def own_work() -> Iterator[None]:
+    """Work that a test registers is gone after it."""
+    yield
+    forget(__name__)
+
+
+def ragged() -> Federation:
+    """Thirty clients with 1 to 59 rows."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 60, 30)
+    x = rng.normal(size=(lengths.sum(), 5)).astype(np.float32)
+    targets = {name: (x @ rng.normal(size=(5, 3))).argmax(1) for name in ("left", "right")}
+    return Federation.from_arrays(x, targets, clients=np.split(np.arange(len(x)), lengths.cumsum()[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "measured", "most"),
+    [
+        # four sizes of the largest client, times two of the smallest that has several batches, and the evaluation
+        ("fedavg", {"local_steps": 4}, {}, 4 * 2 + 1),
+        ("fedavg", {"local_steps": 2, "lr": {"beta": 1.0, "gamma": 9.0}}, {}, 4 + 1),  # another step size every round
+        ("q-fedavg", {"local_epochs": 2, "lr": {"beta": 1.0, "gamma": 9.0}}, {}, 4 + 1),
+        ("fedavg", {"batch_size": 0, "local_steps": 4}, {}, 4 + 1),
+        ("fedcmoo", {"local_steps": 2}, {"stationarity": 2}, 4 + 4 + 2),
+        ("fsmgda", {"local_epochs": 1}, {"improved": True}, 4 + 4 + 1),  # a measurement of the cohort, and one of all
+    ],
+)
+def test_other_cohorts_need_few_new_recordings(
+    method: str, settings: dict[str, Any], measured: dict[str, Any], most: int, recorded: list[Any]
+) -> None:
+    """Sizes differ from cohort to cohort: a recording for each would cost more than it saves."""
+    algorithm = algorithms[method](**{"lr": 0.1, "batch_size": 8, **settings})
+    results = [
+        train(
+            small_problem(), ragged(), algorithm, rounds=30, cohort=4, engine=engine, evaluate={"every": 1, **measured}
+        )
+        for engine in ("local", {"name": "batched", "device": "cpu"})
+    ]
+    assert torch.allclose(flat(results[0]), flat(results[1]), atol=1e-4)
+    for a, b in zip(results[0].history, results[1].history, strict=True):
+        assert a.get("stationarity") == pytest.approx(b.get("stationarity"), abs=1e-5)
+        assert a.get("improved") == pytest.approx(b.get("improved"), abs=0.26)  # one of four may be on the edge
+    assert 0 < len(recorded) <= most
+
+
+@pytest.mark.usefixtures("own_work")
+def test_arrays_of_other_names_types_or_order_are_another_recording(recorded: list[Any]) -> None:
+    """A recording copies arguments into places: the same places must mean the same."""
+
+    @work("difference", reply={"z": ""})
+    def difference(client: Any, request: Request) -> Any:
+        return {"z": (request["a"] - request["b"]).to(torch.float32)}
+
+    engine = engines["batched"](small_problem(), small_federation(), Wrappers(), device="cpu")
+    asked = [{"a": 2.0, "b": 1.0}, {"b": 1.0, "a": 2.0}, {"a": 2.0, "b": 1.0, "c": 0.0}]
+    for t, numbers in enumerate(asked):
+        shared = {name: torch.tensor(v) for name, v in numbers.items()}
+        for dtype in (torch.float32, torch.float64):
+            request = Request(
+                "difference", {n: a.to(dtype) for n, a in shared.items()}, round=2 * t + (dtype.itemsize > 4)
+            )
+            (stack,) = engine.ask([0, 1], request)
+            assert stack["z"].tolist() == [1.0, 1.0]
+    assert len(recorded) == 6
+
+
+@pytest.mark.usefixtures("own_work")
+def test_what_only_measures_may_use_what_everybody_was_sent() -> None:
+    @work("scaled", reply={"z": ""}, measures=True)
+    def scaled(client: Any, request: Request) -> Any:
+        return {"z": request["s"] * request["k"]}
+
+    @work("take", reply={"z": ""})
+    def take(client: Any, request: Request) -> Any:
+        return {"z": request["k"]}
+
+    for k_for in (range(6), [1, 4]):  # to all, or to some of them only
+        found = []
+        for name in ("local", "batched"):
+            settings = {"device": "cpu"} if name == "batched" else {}
+            engine = engines[name](small_problem(), small_federation(), Wrappers(), **settings)
+            list(engine.ask(list(k_for), Request("take", {"k": torch.tensor(2.0)}, round=1)))
+            ask = Request("scaled", {"s": torch.tensor(3.0)}, round=1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of the fall-back, where some lack an array
+                stacks = list(engine.ask(list(range(6)), ask))
+            found.append({c: float(z) for s in stacks if not s.failed for c, z in zip(s.clients, s["z"], strict=True)})
+        assert found[0] == found[1] == dict.fromkeys(k_for, 6.0)
+
+
+def test_stacks_hold_a_chunk_and_come_in_order() -> None:
+    problem = small_problem()
+    fleet = Door(
+        engines["batched"](problem, small_federation(), Wrappers(), device="cpu", chunk=4), problem, seed=0, cohort=6
+    )
+    fleet.begin(1)
+    request = Request("evaluate", problem.initial(), options={"split": "train"})
+    assert [list(s.clients) for s in fleet.ask(range(6), request)] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_chunks_shrink_until_they_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, sizes = Batched._together, []
+
+    def crowded(self: Batched, clients: list[int], *rest: Any) -> Any:
+        sizes.append(len(clients))
+        if len(clients) > room:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return together(self, clients, *rest)
+
+    monkeypatch.setattr(Batched, "_together", crowded)
+    problem, request = small_problem(), Request("evaluate", small_problem().initial(), options={"split": "train"})
+    room = 2
+    engine = engines["batched"](problem, small_federation(), Wrappers(), device="cpu", chunk=6)
+    assert [list(s.clients) for s in engine.ask(range(6), request)] == [[0, 1], [2, 3], [4, 5]]
+    assert sizes == [6, 3, 2, 2, 2]
+    room = 0
+    with pytest.raises(BadInput, match="One client alone does not fit"):
+        list(engine.ask(range(6), request))
+
+
+def test_auto_is_local_where_there_is_no_gpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    engine = engines["auto"](small_problem(), small_federation(), Wrappers(), workers=1)
+    assert type(engine).__name__ == "Local"
+    with pytest.raises(BadInput, match="can see no GPU"):
+        resolve("cuda")
+
+
+def test_auto_is_batched_on_a_gpu_where_the_model_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfed.engines.batched.resolve", lambda device: torch.device("cuda"))
+    monkeypatch.setattr("polyfed.engines.batched.Batched", lambda *args, **settings: "batched")
+    monkeypatch.setitem(engines._things, "local", lambda *args, **settings: "local")
+    normed = Problem(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), [Objective("left", "cross-entropy")])
+    attacked = Wrappers(attacks=(Misreport(clients=[1], factor=10.0),))
+    asked = [(small_problem(), Wrappers()), (normed, Wrappers()), (small_problem(), attacked)]
+    found = [engines["auto"](problem, small_federation(), wrappers) for problem, wrappers in asked]
+    assert found == ["batched", "local", "local"]
+
+
+@pytest.mark.parametrize(("name", "settings"), METHODS)
+def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: dict[str, Any]) -> None:
+    """Torch's `meta` device refuses most tensors of the host, as a GPU does, and needs none."""
+    some = uneven({"left": [False] + 6 * [True]})  # a client that lacks an objective
+    engine = engines["local"](small_problem(), some, Wrappers())
+    there = Bench(small_problem(), some, Wrappers(), device=torch.device("meta"))
+    here, asked = engine._bench, []
+
+    def both(client: int, request: Request, state: Any) -> Any:
+        moved = there._moved(request)
+        arrays, _ = works[request.work](there._client(client, moved), moved, None)
+        assert {a.device.type for a in arrays.values() if isinstance(a, torch.Tensor)} == {"meta"}
+        asked.append(request.work)
+        return here(client, request, state)
+
+    engine._bench = both
+    door = Door(engine, small_problem(), seed=0, cohort=7)
+    door.begin(1)
+    algorithm = algorithms[name](**{"lr": 0.1, "local_steps": 2, "batch_size": 4, **settings})
+    algorithm.round(1, algorithm.init(small_problem()), door)
+    assert len(asked) >= 7
+
+
+def test_rows_are_taken_where_the_arrays_are() -> None:
+    """A GPU refuses row numbers of the host; a fake one says so, too."""
+    with FakeTensorMode():
+        x, y = torch.empty(10, 3, device="cuda"), torch.empty(10, device="cuda")
+        there = copy.copy(small_federation())
+        object.__setattr__(there, "x", x)
+        object.__setattr__(there, "targets", {"left": y})
+        batch = there.take(torch.tensor([1, 4]))
+    assert batch.x.shape == (2, 3)
+    assert {batch.x.device.type, batch.targets["left"].device.type} == {"cuda"}
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    for name in ("local", "batched", "auto"):
+        asked = {"name": name, "device": "cuda"}
+        with pytest.raises(BadInput, match=r"engine\.device should be 'auto' or 'cpu', as torch can see no GPU here"):
+            train(small_problem(), small_federation(), algorithms["fedavg"](), engine=asked, out="r")
+        assert not Path("r").exists()
+
+
+def test_the_device_is_a_key_of_every_engine_of_this_machine() -> None:
+    results = [
+        train(
+            small_problem(),
+            small_federation(),
+            algorithms["fedavg"](),
+            rounds=1,
+            engine={"name": engine, "device": "cpu"},
+            out=engine,
+        )
+        for engine in ("local", "auto", "batched")
+    ]
+    assert torch.allclose(flat(results[0]), flat(results[1]))
+    assert torch.allclose(flat(results[0]), flat(results[2]), atol=1e-6)
