@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test test-data check bench soak clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -25,6 +25,10 @@ test: $(VENV)/.dev  ## all set-up, then all tests
 	$(BIN)/python -m pytest -n 2 -m "not soak and not processes"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and processes" --ignore tests/deploy/test_ray.py tests/deploy
 	$(BIN)/python -m pytest -m processes tests/deploy/test_ray.py
+
+test-data: $(VENV)/.dev  ## the tests on whole real data sets, in the folder that POLYFED_DATA names
+	@test -d "$$POLYFED_DATA" || { echo "set POLYFED_DATA to the folder that has the data sets" >&2; exit 2; }
+	$(BIN)/python -m pytest -m whole_data
 
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check

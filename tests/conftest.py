@@ -1,4 +1,4 @@
-"""Shared by all tests: one torch thread, a fresh directory, and both engines that every toy algorithm must pass on."""
+"""Shared by all tests: one torch thread, a fresh directory, data in it, and both engines of every toy algorithm."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from small import SHARED
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
@@ -27,8 +25,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def shared_data() -> Path:
-    path = SHARED / "data"
-    if not path.is_dir():
-        pytest.skip("the real data sets are not beside this checkout (../shared/data)")
-    return path
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty POLYFED_DATA; what is built from its files never goes to the user's cache."""
+    monkeypatch.setenv("POLYFED_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "data"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,12 @@ from torch import nn
 from polyfed import Federation, Objective, Problem, Result
 from polyfed.models import Headed
 
-SHARED = Path(__file__).parents[1].parent / "shared"  # real data and known values, where they are beside the checkout
+GOLDEN = Path(__file__).parent / "golden"  # known inputs and outputs; its README.md says how to compare
+
+
+def golden(name: str) -> Any:
+    """What a golden file holds."""
+    return json.loads((GOLDEN / name).read_text())
 
 
 def small_problem(seed: int = 0, objectives: int = 2, dtype: torch.dtype = torch.float32) -> Problem:

@@ -1,18 +1,14 @@
-"""Data files in a fresh folder, or the real ones; what is built from them never goes to the user's cache."""
+"""The whole real data sets, where POLYFED_DATA names their folder."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty POLYFED_DATA."""
-    monkeypatch.setenv("POLYFED_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "data"
+GIVEN = os.environ.get("POLYFED_DATA")
+FOLDER = Path(GIVEN).expanduser().absolute() if GIVEN else None  # before a test goes to another directory
 
 
 @pytest.fixture(scope="session")
@@ -21,8 +17,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def real(shared_data: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def real(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real files as POLYFED_DATA; what one test has built the next one opens."""
-    monkeypatch.setenv("POLYFED_DATA", str(shared_data))
+    if FOLDER is None:
+        pytest.skip("runs on whole real data: set POLYFED_DATA to the folder that has it")
+    monkeypatch.setenv("POLYFED_DATA", str(FOLDER))
     monkeypatch.setenv("XDG_CACHE_HOME", str(built))
-    return shared_data

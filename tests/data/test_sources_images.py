@@ -17,22 +17,9 @@ import torch.nn.functional as F
 from polyfed.core.errors import BadInput
 from polyfed.data import Dataset, datasets
 from polyfed.data.attributes import NAMES, NINE
+from samples import write_idx, write_mnist
 
 TRAIN, TEST = 30, 10
-
-
-def write_idx(path: Path, values: np.ndarray) -> None:
-    head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes()
-    path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
-
-
-def write_mnist(folder: Path, seed: int = 0) -> None:
-    rng = np.random.default_rng(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, n in (("train", TRAIN), ("t10k", TEST)):
-        images = rng.integers(0, 256, (n, 28, 28)) * (rng.random((n, 28, 28)) < 0.3)
-        write_idx(folder / f"{split}-images-idx3-ubyte.gz", images)
-        write_idx(folder / f"{split}-labels-idx1-ubyte.gz", rng.permutation(n) % 10)
 
 
 def write_cifar(path: Path, batch: int = 4) -> None:
@@ -49,8 +36,8 @@ def write_cifar(path: Path, batch: int = 4) -> None:
 
 @pytest.fixture
 def images(place: Path) -> Path:
-    write_mnist(place / "mnist", 1)
-    write_mnist(place / "fashion_mnist", 2)
+    write_mnist(place / "mnist", 1, TRAIN, TEST)
+    write_mnist(place / "fashion_mnist", 2, TRAIN, TEST)
     write_cifar(place / "cifar10" / "cifar-10-binary.tar.gz")
     return place
 

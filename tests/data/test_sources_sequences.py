@@ -12,6 +12,7 @@ import pytest
 from polyfed.core.errors import BadInput
 from polyfed.data import datasets
 from polyfed.data.har import TEST_SUBJECTS, describe
+from samples import write_har
 
 LINE = "The quick brown fox jumps over the lazy dog, again and again.\n"
 
@@ -51,18 +52,19 @@ def test_shakespeare_takes_the_wordiest_and_strides(plays: str) -> None:
 
 
 def signals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Two windows each of four people, two of them of the official test split, and each window's half is the next's."""
+    """Two windows each of four people, two of them of the official test split; the second half of one is the first
+    half of the other."""
     rng = np.random.default_rng(0)
     subject = np.repeat([1, 2, 3, 4], 2)
-    return rng.normal(size=(8, 9, 128)).astype(np.float32).round(3), rng.integers(0, 6, 8), subject
+    x = rng.normal(size=(8, 9, 128)).astype(np.float32).round(3)
+    x[1::2, :, :64] = x[::2, :, 64:]
+    return x, rng.integers(0, 6, 8), subject
 
 
 def write_compact(path: Path) -> None:
     x, y, subject = signals()
-    halves = x.reshape(8, 9, 2, 64).transpose(0, 2, 1, 3).reshape(16, 9, 64)
-    index = np.arange(16).reshape(8, 2)
     order = [1, 0, 3, 2, 5, 4, 7, 6]  # our file has a person's windows in another order than the publisher's
-    np.savez(path, halves=halves, idx=index[order].astype(np.uint16), y=y[order], subject=subject[order])
+    write_har(path, x[order], y[order], subject[order])
 
 
 def write_archive(path: Path) -> None:

@@ -79,7 +79,8 @@ def test_census_income_from_the_publishers_files_and_from_the_compact_one(place:
     cat[:, 3], cat[:, 5], cat[:, 16] = [1, 0, 2], [0, 1, 0], [0, 2, 1]
     num = np.zeros((3, 8))
     num[:, 0] = 30, 50, 40
-    np.savez(folder / "census_kdd.npz", num=num, cat=cat, cat_vocab=json.dumps(vocabulary), income=[0, 1, 1], n_train=2)
+    income = np.array([0, 1, 1], np.uint8)
+    np.savez(folder / "census_kdd.npz", num=num, cat=cat, cat_vocab=json.dumps(vocabulary), income=income, n_train=2)
     compact = datasets["census-income"]()
     assert np.array_equal(compact.x, data.x)
     assert np.array_equal(np.asarray(compact.labels), data.labels)
@@ -175,7 +176,9 @@ def test_qm9_energies_are_counted_from_the_free_atoms(place: Path) -> None:
 def test_tasks(place: Path, name: str, path: str, objective: str, key: str) -> None:
     (place / path).parent.mkdir(parents=True)
     y = {"landmine": [0, 1, 1], "vehicle": [-1, 1, 1], "school": [10, 20, 60]}[name]
-    np.savez(place / path, X=[[1, 2, 0], [3, 2, 0], [5, 2, 1]], y=y, task=np.array([0, 1, 1], np.uint8))
+    kind = {"landmine": np.uint8, "vehicle": np.int8, "school": np.float32}[name]
+    task = np.array([0, 1, 1], np.uint8)
+    np.savez(place / path, X=[[1, 2, 0], [3, 2, 0], [5, 2, 1]], y=np.array(y, kind), task=task)
     raw, data = datasets[name](standardise=False), datasets[name]()
     assert raw.x.tolist() == [[1, 2, 0], [3, 2, 0], [5, 2, 1]]
     assert np.allclose(data.x, [[-1.2247449, 0, 0], [0, 0, 0], [1.2247449, 0, 1]]), "indicators stay as they are"

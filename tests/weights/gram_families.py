@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 
+import small
 from polyfed.weights import psd
 from polyfed.weights.gram import Array
 
-GOLDEN = Path(__file__).parents[2].parent / "shared" / "golden"
-
 
 def golden(name: str) -> list[dict[str, Any]]:
-    """The cases of a golden file; the test is skipped where the files are not at hand."""
-    path = GOLDEN / name
-    if not path.exists():
-        pytest.skip(f"{path} is not here: the golden files lie beside the repository, in ../shared.")
-    return list(json.loads(path.read_text())["cases"])
+    """The cases of a golden file."""
+    return list(small.golden(name)["cases"])
 
 
 def generic(rng: np.random.Generator, size: int) -> Array:

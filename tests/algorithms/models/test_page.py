@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polyfed.cli import app
+from samples import write_mnist
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,10 +33,10 @@ def test_the_pages_experiment_runs() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments/many-models").glob("*.toml")), ids=lambda p: p.stem)
-def test_the_papers_experiments_are_sound(path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_experiments_are_sound(path: Path, place: Path) -> None:
     from polyfed.experiment.building import plan, read
 
-    monkeypatch.setenv("POLYFED_DATA", str(shared_data))
+    write_mnist(place / "fashion_mnist", train=1000, test=100)
     name, settings = read(str(path))
     schedule = settings.pop("schedule")
     plan(name, {**settings, "schedule": schedule, "models": settings.get("models", {"it": {}})})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -32,15 +31,12 @@ from polyfed.run.loop import Result
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import testbed as short
-
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "mfa_quadratic.json"
+from small import golden as golden_file
 
 
 @pytest.fixture
 def golden() -> dict[str, Any]:
-    if not GOLDEN.is_file():
-        pytest.skip("the golden values are not beside this checkout (../shared/golden)")
-    return dict(json.loads(GOLDEN.read_text()))
+    return dict(golden_file("mfa_quadratic.json"))
 
 
 def quadratics(**settings: Any) -> tuple[Dataset, Federation]:

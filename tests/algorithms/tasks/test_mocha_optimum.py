@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from polyfed.layers.faults import Faults
 from polyfed.tasks.engine import Given, door
 from polyfed.work.linear.examples import as_examples
 from polyfed.work.linear.losses import find
-from small import SHARED
+from small import golden
 
 B = np.array([[2.0, -0.5, 0, 0.3], [-0.5, 1.5, 0.2, 0], [0, 0.2, 1, -0.4], [0.3, 0, -0.4, 1.2]])
 RULES: dict[str, Regulariser] = {
@@ -93,17 +92,15 @@ def test_a_mean_of_losses_is_its_own_problem(loss: str, scale: str) -> None:
 
 
 def test_golden_svm_weights_and_values() -> None:
-    golden = json.loads((SHARED / "golden" / "mocha_small.json").read_text())
-    for case in golden["svm"]:
+    known = golden("mocha_small.json")
+    for case in known["svm"]:
         one = [as_examples(np.array(case["X"], float), np.array(case["y"], float), find("hinge"))]
         method = LocalModels(loss_scale="mean", regulariser=Independent(lam=case["lambda"] / 2), epochs=100)
         state, _ = solve(one, method, gap=1e-13)
         assert np.allclose(state["W"][0], case["w"], atol=1e-5)
     beta = [[0.2, 0.1, -0.3, -0.4], [1, 0, -0.5, 0.2, 0], [0.3, -0.1, 0.9]]
-    all_tasks = [
-        as_examples(np.array(X, float), y, find("hinge")) for X, y in zip(golden["X"], golden["Y"], strict=True)
-    ]
-    for case in golden["primal_dual"]:
+    all_tasks = [as_examples(np.array(X, float), y, find("hinge")) for X, y in zip(known["X"], known["Y"], strict=True)]
+    for case in known["primal_dual"]:
         rule = Fixed(omega=case["Omega"], lam1=case["lambda"] / 2)
         mbar, W = rule.mbar(rule.start(3)), np.array(case["W"]).T
         l = find("hinge")
