@@ -10,36 +10,83 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polyfed.algorithms.models.multimodel import MultiModel as MultiModel
+    from polyfed.algorithms.objectives.centralised import Centralised as Centralised
+    from polyfed.algorithms.objectives.fair import AFL as AFL
+    from polyfed.algorithms.objectives.fair import QFedAvg as QFedAvg
     from polyfed.algorithms.objectives.fedavg import FedAvg as FedAvg
+    from polyfed.algorithms.objectives.fedavg import FedAvgN as FedAvgN
+    from polyfed.algorithms.objectives.fedavg import FedMGDA as FedMGDA
+    from polyfed.algorithms.objectives.fedavg import FedMGDAPlus as FedMGDAPlus
     from polyfed.algorithms.objectives.fedavg import FedProx as FedProx
-    from polyfed.core.client import Wrappers as Wrappers
+    from polyfed.algorithms.objectives.fedavg import MGDAProx as MGDAProx
+    from polyfed.algorithms.objectives.fedcmoo import FedCMOO as FedCMOO
+    from polyfed.algorithms.objectives.fedcmoo import FedCMOOPref as FedCMOOPref
+    from polyfed.algorithms.objectives.fmgda import FMGDA as FMGDA
+    from polyfed.algorithms.objectives.fmgda import FSMGDA as FSMGDA
+    from polyfed.algorithms.tasks.mb_sgd import MbSGD as MbSGD
+    from polyfed.algorithms.tasks.mocha import CoCoA as CoCoA
+    from polyfed.algorithms.tasks.mocha import GlobalModel as GlobalModel
+    from polyfed.algorithms.tasks.mocha import LocalModels as LocalModels
+    from polyfed.algorithms.tasks.mocha import MbSDCA as MbSDCA
+    from polyfed.algorithms.tasks.mocha import Mocha as Mocha
+    from polyfed.compress import Compressor as Compressor
+    from polyfed.core.algorithm import Algorithm as Algorithm
+    from polyfed.core.engine import Engine as Engine
+    from polyfed.core.errors import BadInput as BadInput
+    from polyfed.core.errors import PolyfedError as PolyfedError
+    from polyfed.core.errors import RunStopped as RunStopped
     from polyfed.core.federation import Federation as Federation
     from polyfed.core.federation import Rows as Rows
+    from polyfed.core.layer import Layer as Layer
     from polyfed.core.problem import Objective as Objective
     from polyfed.core.problem import Problem as Problem
+    from polyfed.data import Dataset as Dataset
     from polyfed.experiment.api import train as train
-    from polyfed.experiment.api_many import train_many as train_many
+    from polyfed.experiment.api import train_many as train_many
+    from polyfed.layers.attacks import Misreport as Misreport
+    from polyfed.layers.faults import Faults as Faults
+    from polyfed.layers.network import Network as Network
+    from polyfed.run.callbacks import Callback as Callback
+    from polyfed.run.display import Progress as Progress
     from polyfed.run.loop import Result as Result
+    from polyfed.weights import Weighting as Weighting
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "FedAvg": "algorithms.objectives.fedavg",
-    "FedProx": "algorithms.objectives.fedavg",
-    "Federation": "core.federation",
-    "MultiModel": "algorithms.models.multimodel",
-    "Objective": "core.problem",
-    "Problem": "core.problem",
-    "Result": "run.loop",
-    "Rows": "core.federation",
-    "Wrappers": "core.client",
-    "train": "experiment.api",
-    "train_many": "experiment.api_many",
+_MODULES = {
+    "algorithms.models.multimodel": ["MultiModel"],
+    "algorithms.objectives.centralised": ["Centralised"],
+    "algorithms.objectives.fair": ["AFL", "QFedAvg"],
+    "algorithms.objectives.fedavg": ["FedAvg", "FedAvgN", "FedMGDA", "FedMGDAPlus", "FedProx", "MGDAProx"],
+    "algorithms.objectives.fedcmoo": ["FedCMOO", "FedCMOOPref"],
+    "algorithms.objectives.fmgda": ["FMGDA", "FSMGDA"],
+    "algorithms.tasks.mb_sgd": ["MbSGD"],
+    "algorithms.tasks.mocha": ["CoCoA", "GlobalModel", "LocalModels", "MbSDCA", "Mocha"],
+    "compress": ["Compressor"],
+    "core.algorithm": ["Algorithm"],
+    "core.engine": ["Engine"],
+    "core.errors": ["BadInput", "PolyfedError", "RunStopped"],
+    "core.federation": ["Federation", "Rows"],
+    "core.layer": ["Layer"],
+    "core.problem": ["Objective", "Problem"],
+    "data": ["Dataset"],
+    "experiment.api": ["train", "train_many"],
+    "layers.attacks": ["Misreport"],
+    "layers.faults": ["Faults"],
+    "layers.network": ["Network"],
+    "run.callbacks": ["Callback"],
+    "run.display": ["Progress"],
+    "run.loop": ["Result"],
+    "weights": ["Weighting"],
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "FedAvg", "FedProx", "Federation", "MultiModel", "Objective", "Problem", "Result", "Rows", "Wrappers", "train",
-    "train_many",
+    "AFL", "FMGDA", "FSMGDA", "Algorithm", "BadInput", "Callback", "Centralised", "CoCoA", "Compressor", "Dataset",
+    "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA", "FedMGDAPlus", "FedProx",
+    "Federation", "GlobalModel", "Layer", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Misreport", "Mocha",
+    "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Result", "Rows",
+    "RunStopped", "Weighting", "train", "train_many",
 ]  # fmt: skip
 
 

@@ -7,17 +7,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from polyfed.core.fleet import Fleet
+from polyfed.core.fleet import Door
 from polyfed.core.messages import Option
-from polyfed.core.settings import real, whole
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(real)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(real)]
-Count = Annotated[int, Field(ge=0), BeforeValidator(whole)]
-STRICT = ConfigDict(extra="forbid")
+from polyfed.core.settings import STRICT, Count, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -28,16 +23,16 @@ class StepDecay:
     decay: Annotated[float, Field(gt=0, le=1)]
     every: Annotated[int, Field(ge=1)] = 1
 
-    def at(self, t: int) -> float:
+    def value(self, t: int, frame: int) -> float:
         return self.start * float(self.decay ** ((t - 1) // self.every))
 
 
 Every = Annotated[int, Field(ge=1)] | Literal["frame"]  # rounds; a frame is as many as models are trained together
 
 
-def stage(t: int, every: Every) -> int:
+def stage(t: int, every: Every, frame: int) -> int:
     """1 + floor((t - 1) / every): which stretch of so many rounds t lies in."""
-    return 1 + (t - 1) // (1 if every == "frame" else every)
+    return 1 + (t - 1) // (frame if every == "frame" else every)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -51,8 +46,8 @@ class InverseDecay:
     gamma: NotNegative = 0.0
     every: Every = 1
 
-    def at(self, t: int) -> float:
-        return self.beta / (stage(t, self.every) + self.gamma)
+    def value(self, t: int, frame: int) -> float:
+        return self.beta / (stage(t, self.every, frame) + self.gamma)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -70,8 +65,8 @@ class GrowingBatch:
     gamma: NotNegative = 0.0
     every: Every = 1
 
-    def at(self, t: int) -> int:
-        left_out = (self.full - self.start) * (1 + self.gamma) / (stage(t, self.every) + self.gamma)
+    def value(self, t: int, frame: int) -> int:
+        left_out = (self.full - self.start) * (1 + self.gamma) / (stage(t, self.every, frame) + self.gamma)
         asked = self.full - max(int(left_out), 0)
         parts = next(k for k in range(self.full // asked, 0, -1) if self._smallest(k) >= asked)
         return 0 if parts == 1 else -(-self.full // parts)
@@ -83,9 +78,9 @@ class GrowingBatch:
 Rate = Positive | StepDecay | InverseDecay
 
 
-def at(rate: Rate, t: int) -> float:
-    """A step size in round t, constant or scheduled."""
-    return rate if isinstance(rate, float | int) else rate.at(t)
+def value_in_round(rate: Rate, t: int, fleet: Door) -> float:
+    """A step size in round t, constant or scheduled; the fleet knows how long a frame is."""
+    return rate if isinstance(rate, float | int) else rate.value(t, fleet.frame)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -105,19 +100,20 @@ class LocalTraining:
         if not self.local_steps and not self.local_epochs:
             raise ValueError("local_steps or local_epochs should be at least 1. Found 0 for both.")
 
-    def local(self, t: int) -> dict[str, Option]:
-        """The options of a request for local work in round t; epochs, when given, replace steps."""
+    def local_options(self, t: int, fleet: Door) -> dict[str, Option]:
+        """The options of a request for local work in round t (`work.sgd.LocalSteps`); epochs replace steps."""
+        size = self.batch_size
         return {
-            "lr": at(self.lr, t),
+            "lr": value_in_round(self.lr, t, fleet),
             "steps": 0 if self.local_epochs else self.local_steps,
             "epochs": self.local_epochs,
-            "batch_size": self.batch_size if isinstance(self.batch_size, int) else self.batch_size.at(t),
+            "batch_size": size if isinstance(size, int) else size.value(t, fleet.frame),
             "optimizer": self.optimizer,
             "momentum": self.momentum,
             "weight": self.weighting_by,
         }
 
-    def shares(self, cohort: Sequence[int], fleet: Fleet) -> NDArray[np.float64]:
+    def shares(self, cohort: Sequence[int], fleet: Door) -> NDArray[np.float64]:
         """a_i of every client asked: 1, or its number of examples."""
         n: NDArray[np.float64] = fleet.examples[np.asarray(cohort)].astype(float)
         return n if self.weighting_by == "size" else np.ones_like(n)
@@ -130,7 +126,9 @@ def present(lam: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.fl
     return simplex
 
 
-def spread(lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+def objective_weights(
+    lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """omega_s = lambda_s W / W_s: what a client multiplies f_s by, so that the mean over all clients of their weighted
     objectives is sum_s lambda_s times the mean over those who hold s (W sums a over all, W_s over the holders).
     """

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyfed.cli.common import AsJson, Assignments, errors_as_sentences
+
 if TYPE_CHECKING:
     from polyfed.data.store import Source
 
@@ -17,15 +19,12 @@ data_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Data sets: what is there, get one, see a split."
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
-
 
 @data_app.command(name="list")
 def list_(json_: AsJson = False) -> None:
     """Which data sets are there and which are missing."""
-    from polyfed.cli import _sentences
 
-    with _sentences():
+    with errors_as_sentences():
         from polyfed.data.store import root
 
         rows = _inventory()
@@ -38,9 +37,8 @@ def list_(json_: AsJson = False) -> None:
 @data_app.command()
 def fetch(name: Annotated[str, typer.Argument(help="A data set (polyfed data list).")], json_: AsJson = False) -> None:
     """Download a data set from its publisher."""
-    from polyfed.cli import _sentences
 
-    with _sentences():
+    with errors_as_sentences():
         from polyfed.data import datasets
         from polyfed.data.fetch import fetch
         from polyfed.data.store import needs
@@ -56,23 +54,21 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set (polyfed data lis
 @data_app.command()
 def show(
     experiment: Annotated[str, typer.Argument(help="A TOML file, or a built-in name (polyfed list experiments).")],
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key: --set data.alpha=0.1")
-    ] = None,
+    set_: Assignments = None,
     out: Annotated[Path | None, typer.Option(metavar="PNG", help="The picture; default: EXPERIMENT-split.png.")] = None,
     json_: AsJson = False,
 ) -> None:
     """Print and draw how an experiment's data is split: sizes, labels per client, entropy, objectives."""
-    from polyfed.cli import _sentences
 
-    with _sentences():
+    with errors_as_sentences():
         from polyfed.core.settings import check
         from polyfed.data import show as view
-        from polyfed.experiment import building as ex
+        from polyfed.experiment.reading import override, read
+        from polyfed.experiment.schema import Top
 
-        name, settings = ex.read(experiment)
-        settings = ex.override(settings, set_ or [])
-        top: ex.Top = check(lambda: ex.Top(**settings), settings, "", ex.Top.model_fields)
+        name, settings = read(experiment)
+        settings = override(settings, set_ or [])
+        top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
         found = view.show(name, top.data, top.seed, view.to_file(out, name))
         print(json.dumps(found) if json_ else "\n".join(view.lines(found)))
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from polyfed.cli.common import errors_as_sentences
+
 flower_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Deploy an experiment on Flower, across machines."
 )
@@ -23,9 +25,8 @@ def init(
     experiment: Annotated[str, typer.Option(help="A TOML file, or a built-in name.")] = "two-digits",
 ) -> None:
     """Write a Flower app that runs an experiment: 'flwr run DIR' takes it, and its README says the rest."""
-    from polyfed.cli import _sentences
     from polyfed.deploy.init import init as write
 
-    with _sentences():
+    with errors_as_sentences():
         write(folder, experiment)
         print(f"{folder} is ready: its README.md says how to start SuperLink, SuperNodes and the run.")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from polyfed.cli.common import AsJson, Assignments, errors_as_sentences
+
 
 def gain(
     experiment: Annotated[str, typer.Argument(help="A TOML file, or a built-in name (polyfed list experiments).")],
@@ -20,21 +22,18 @@ def gain(
         float | None, typer.Option(help="eps; default: what each model reaches alone in the experiment's rounds.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the experiment's on.")] = 1,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any key: --set algorithm.lr=0.1")
-    ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")] = False,
+    set_: Assignments = None,
+    json_: AsJson = False,
 ) -> None:
     """Measure M T_1 / T_M: rounds one model after the other against rounds all together."""
-    from polyfed.cli import _sentences
 
-    with _sentences():
+    with errors_as_sentences():
         from polyfed.algorithms.models.schedules import schedules as known
-        from polyfed.experiment import building as ex
         from polyfed.experiment.gain import lines, measure
+        from polyfed.experiment.reading import override, read
 
-        _, settings = ex.read(experiment)
-        settings = ex.override(settings, set_ or [])
+        _, settings = read(experiment)
+        settings = override(settings, set_ or [])
         names = (schedule or str(settings.pop("schedule", {}).get("name", "mfa-rr"))).split(",")
         for name in names:
             known[name]

@@ -1,22 +1,26 @@
-"""One client after another in this process, with plain autograd: the work of the local and the wire engine."""
+"""One client after another in this process, with plain autograd, and what happens around its work on every engine."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from polyfed.client.device import HOST, arrays_on, precision
-from polyfed.core.client import State, Wrappers
+from polyfed.client.memory import Job, Memory
+from polyfed.core.client import Client, State, all_finite
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index
-from polyfed.core.keys import common_key, key, permutation
+from polyfed.core.keys import client_key, common_key, key, permutation
+from polyfed.core.layer import Layers, Outgoing
 from polyfed.core.messages import DTYPES, Reply, Request
 from polyfed.core.problem import Batch, Outputs, Problem
+from polyfed.core.schema import weigh
+from polyfed.core.work import works
 
 Carry = TypeVar("Carry")
 
@@ -133,7 +137,7 @@ class LoopClient:
     held: list[bool]  # the same, for the host
     problem: Problem
     federation: Federation
-    there: Federation  # the same with its arrays on the device
+    on_device: Federation  # the same with its arrays on the device
     place: int
     autograd: Autograd
     scratch: dict[str, Any] = field(default_factory=dict)
@@ -167,7 +171,7 @@ class LoopClient:
         per_epoch = -(-len(rows) // (batch_size or len(rows)))
         augment = self.federation.augment if shuffle and split == "train" else None  # never when measuring
         for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle)):
-            batch = self.there.take(torch.from_numpy(index))
+            batch = self.on_device.take(torch.from_numpy(index))
             if augment is not None:
                 batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i)))
             carry = step(carry, batch, i)
@@ -184,49 +188,93 @@ class LoopClient:
                 yield order[start : start + size]
 
 
-class Job(NamedTuple):
-    """One client's part of a request."""
+def perform(
+    client: Client, request: Request, state: State | None, layers: Layers, *, finite: bool
+) -> tuple[Mapping[str, Any], State | None]:
+    """Do what the request asks for: the work, with the layers' client halves around it.
 
-    client: int
-    request: Request
-    state: State | None
+    Attacks come first, then the finite check, guards, the weights where a sum was asked for, and what changes how the
+    reply travels. finite: whether to check here; a batched engine leaves that to the server, as it must not branch.
+    """
+    work = works[request.work]
+    active = layers.on(work)
+    for layer in reversed(active):  # the first listed is nearest the work
+        client = layer.client(client)
+    arrays, after = work(client, request, state)
+    fields = work.fields(request.options)
+    out = Outgoing(client, request, fields, arrays, (state if after is None else after) or {})
+    stages = [layer.stage for layer in active]
+    early = [layer for layer, stage in zip(active, stages, strict=True) if stage in ("guard", "aggregate")]
+    late = [layer for layer, stage in zip(active, stages, strict=True) if stage in ("quantise", "mask", "transport")]
+    for layer in (layer for layer in active if layer.stage == "attack"):
+        out.arrays = layer.reply(out)
+    if finite:
+        _check_finite(out.arrays)
+    for layer in early:
+        out.arrays = layer.reply(out)
+    if request.weighed:
+        out.arrays = weigh(out.arrays, fields)
+    out.arrays = {name: a for name, a in out.arrays.items() if fields[name].sent}
+    for layer in late:
+        out.arrays = layer.reply(out)
+    return out.arrays, out.state if any(layer.remembers for layer in active) else after
 
 
-class Bench:
+def _check_finite(arrays: Mapping[str, Any]) -> None:
+    """Refuse to send what is not a number."""
+    for name, value in arrays.items():
+        if not all_finite(torch.as_tensor(value)):
+            raise FloatingPointError(f"{name!r} holds NaN or infinity")
+
+
+class ClientRunner:
     """Does one client's work: finds its data, keys its randomness, and turns whatever goes wrong into a reply.
 
     What comes in and goes out is on the host; the work itself is done on the device.
+
+    Args:
+        problem: the model and its objectives.
+        federation: the clients' data.
+        layers: the layers around the work.
+        offset: the number of the federation's first client.
+        device: where the work is done.
+        on_device: the federation with its arrays on the device, where somebody has it already.
+        tf32: whether products may be rounded to TF32.
     """
 
     def __init__(
         self,
         problem: Problem,
         federation: Federation,
-        wrappers: Wrappers,
+        layers: Layers,
         *,
         offset: int = 0,
         device: torch.device = HOST,
-        there: Federation | None = None,
+        on_device: Federation | None = None,
         tf32: bool = False,
     ) -> None:
-        self.problem, self.federation, self.offset = problem, federation, offset
+        self.problem, self.federation, self.layers, self.offset = problem, federation, layers, offset
         self.device, self._tf32 = device, tf32
-        self._there = there or arrays_on(device, federation)
+        self._on_device = on_device or arrays_on(device, federation)
         self.autograd = Autograd(problem, device)
-        self.perform = wrappers.wrap()
         self._holds = federation.matrix(problem.names)
 
-    def __call__(self, client: int, request: Request, state: State | None) -> tuple[Reply, State | None]:
+    def __call__(self, job: Job) -> tuple[Reply, State | None]:
         try:
-            if self.device == HOST:
-                arrays, state = self.perform(self._client(client, request), request, state)
-            else:
-                moved, state = self._moved(request), state and self._on_device(state)
-                with precision(self._tf32):
-                    arrays, state = self.perform(self._client(client, moved), moved, state)
+            arrays, state = self._perform(job)
             return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
             return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
+
+    def _perform(self, job: Job) -> tuple[Mapping[str, Any], State | None]:
+        client, request, state = job
+        checked = self.layers.finite
+        if self.device == HOST:
+            return perform(self._client(client, request), request, state, self.layers, finite=checked)
+        moved = replace(request, shared=self._moved(request.shared), each=self._moved(request.each))
+        with precision(self._tf32):
+            here = None if state is None else self._moved(state)
+            return perform(self._client(client, moved), moved, here, self.layers, finite=checked)
 
     def _fit(self, name: str, value: Any) -> Tensor:
         """What can travel: a tensor of a known type, without the graph it came from."""
@@ -235,11 +283,8 @@ class Bench:
             raise TypeError(f"{name!r} is {tensor.dtype}; replies and states hold {', '.join(DTYPES)}")
         return tensor.to(HOST)
 
-    def _on_device(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _moved(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: a.to(self.device) for name, a in arrays.items()}
-
-    def _moved(self, request: Request) -> Request:
-        return replace(request, shared=self._on_device(request.shared), each=self._on_device(request.each))
 
     def _kept(self, state: State | None) -> State | None:
         return None if state is None else {name: self._fit(name, v) for name, v in state.items()}
@@ -247,16 +292,37 @@ class Bench:
     def _client(self, client: int, request: Request) -> LoopClient:
         place = client - self.offset
         self.autograd.reset()
-        of = key(request.seed, request.round, client)
+        of = client_key(request.seed, request.round, client)
         torch.default_generator.manual_seed(of >> 1)  # for dropout
         if self.device != HOST:
             torch.cuda.manual_seed(of >> 1)
         holds = torch.tensor(self._holds[place], dtype=self.problem.dtype, device=self.device)
         n = int(self.federation.examples[place])
         common = common_key(request.seed, request.round)
-        data = self.federation, self._there
+        data = self.federation, self._on_device
         held = [bool(h) for h in self._holds[place]]
         return LoopClient(client, of, common, n, holds, held, self.problem, *data, place, self.autograd)
+
+
+def run_jobs(
+    runner: Callable[[Job], tuple[Reply, State | None]], memory: Memory, clients: Sequence[int], request: Request
+) -> Iterator[tuple[Job, Reply]]:
+    """Some clients' work one after another: what they have been sent, what they remember, the work, what they keep."""
+    for job in memory.jobs(clients, request):
+        reply, state = runner(job)
+        memory.keep(job, state)
+        yield job, reply
+
+
+def run_row(
+    runner: Callable[[Job], tuple[Reply, State | None]], memory: Memory, client: int, row: Request
+) -> tuple[Job, Reply]:
+    """One client's work, from its own row of a request."""
+    (shared,) = memory.recall([client], row)
+    job = memory.job(client, replace(row, shared=shared))
+    reply, state = runner(job)
+    memory.keep(job, state)
+    return job, reply
 
 
 def _remedy(error: Exception) -> str:

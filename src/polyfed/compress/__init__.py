@@ -1,55 +1,60 @@
 """Compressors of a client's Jacobian H (M objectives x d parameters).
 
-A client encodes a_i H_i into named arrays; the server lifts a stack of them to features (clients, M, p) that add up
-over clients and whose Gram matrix, after division by who was heard, is the one that weights are found from. Where
-lifting is linear, so are the arrays: their sum is enough (`additive`), and secure aggregation can hide the rest.
+A client encodes H_i into named arrays; the server lifts a stack of them to features (clients, M, p) that add up over
+clients and whose Gram matrix, after division by who was heard, is the one that weights are found from. Where lifting is
+linear, so are the arrays: their sum is enough (`additive`), and secure aggregation can hide the rest.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from polyfed.core.messages import Option, Options
+from polyfed.core import keys, tensorkeys
 from polyfed.core.registry import Registry
+from polyfed.core.schema import Field
 
-Keys = tuple[int, int]  # the round's common key, the client's own
+Keys = tuple[Any, Any]  # the round's common key, the client's own
 
 
 class Compressor(ABC):
-    """One way to send a Jacobian. `reply` is its schema, in the letters of `polyfed.core.work` and of `options`."""
+    """One way to send a Jacobian, a dataclass of its settings.
 
-    reply: ClassVar[Mapping[str, str]]
+    additive: whether the arrays of all clients may be added up before they are lifted. unbiased: whether the features'
+    expectation is the Jacobian.
+    """
+
     additive: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
-    def options(self, M: int, d: int, width: int, budget: float) -> dict[str, Option]:
-        """What both sides must know to encode and lift: sizes that follow from M, d and what was asked for."""
-        return {"p": d}
+    @abstractmethod
+    def reply(self, M: int, d: int) -> Mapping[str, Field]:
+        """The schema of the arrays for M objectives and d parameters; settings that do not fit are refused here.
+
+        Arrays that add up over clients are averaged by 'heard', the client's weight for each objective.
+        """
 
     @abstractmethod
-    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
+    def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         """At the client: H (M, d) as the arrays of `reply`."""
 
     @abstractmethod
-    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
+    def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         """At the server: features (n, M, p) from n clients' arrays, stacked."""
 
     def gram(self, total: Tensor, heard: Tensor) -> Tensor:
-        """G from the features summed over clients (M, p), and the sum of a_i over those that hold each objective."""
+        """G from the weighted features summed over clients (M, p), and the sum of a_i over those that hold each."""
         mean = total / torch.where(heard > 0, heard, 1.0).unsqueeze(1)
         return (mean @ mean.T).double()
 
 
-compressors: Registry[Compressor] = Registry("compressor", __name__)
+compressors: Registry[Callable[..., Any]] = Registry("compressor", __name__)
 
 
-def whole(options: Options, name: str) -> int:
-    """An option that is a whole number."""
-    value = options[name]
-    assert isinstance(value, int)
-    return value
+def own_key(client_key: Any) -> Any:
+    """A client's key for what it draws while compressing; the server can draw the same."""
+    return (keys.key if isinstance(client_key, int) else tensorkeys.key)(client_key, "compress")

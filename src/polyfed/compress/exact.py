@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
-from polyfed.core.messages import Options
+from polyfed.core.schema import Field, gradient
+from polyfed.core.settings import STRICT
 
 
+@compressors("exact")
+@dataclass(frozen=True, config=STRICT)
 class Exact(Compressor):
     """The whole Jacobian: M times a model's upload, nothing lost."""
 
-    reply: ClassVar = {"H": "M p"}
     additive = True
     unbiased = True
 
-    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
+    def reply(self, M: int, d: int) -> Mapping[str, Field]:
+        return {"H": gradient(f"M {d}", by="heard")}
+
+    def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         return {"H": H}
 
-    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
+    def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         return arrays["H"]
-
-
-compressors("exact")(Exact())

@@ -8,40 +8,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.compress import Compressor, Keys, compressors, whole
+from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.errors import BadInput
 from polyfed.core.keys import generator
-from polyfed.core.messages import Option, Options
+from polyfed.core.schema import Field, gradient
+from polyfed.core.settings import STRICT, Positive
 
 
+@compressors("rand-svd")
+@dataclass(frozen=True, config=STRICT)
 class RandSvd(Compressor):
     """FedCMOO's randomised SVD of the reshaped Jacobian, for the upload of `budget` models."""
 
-    reply: ClassVar = {"U": "side r", "V": "r side"}
+    budget: Positive = 1.0
 
-    def options(self, M: int, d: int, width: int, budget: float) -> dict[str, Option]:
+    def _sizes(self, M: int, d: int) -> tuple[int, int]:
+        """The side of the square and the number of components."""
         side = math.ceil(math.sqrt(M * d))
-        r = min(int(budget * d / (2 * side)), side)
-        if r < 1:
-            raise BadInput(f"rand-svd needs a budget of at least {2 * side / d:.2f} models here. Found {budget}.")
-        return {"side": side, "r": r}
+        return side, min(int(self.budget * d / (2 * side)), side)
 
-    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
-        side, r = whole(options, "side"), whole(options, "r")
+    def reply(self, M: int, d: int) -> Mapping[str, Field]:
+        side, r = self._sizes(M, d)
+        if r < 1:
+            raise BadInput(f"rand-svd needs a budget of at least {2 * side / d:.2f} models here. Found {self.budget}.")
+        return {"U": gradient(f"{side} {r}"), "V": gradient(f"{r} {side}")}
+
+    def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
+        side, r = self._sizes(*H.shape)
         A = torch.nn.functional.pad(H.reshape(-1), (0, side * side - H.numel())).view(side, side)
         start = generator(keys[1], "rand-svd").standard_normal((side, min(side, r + max(1, r // 10))))
         Q = _range(A, torch.from_numpy(start).to(A))
         U, s, Vh = torch.linalg.svd(Q.T @ A, full_matrices=False)
         return {"U": (Q @ U[:, :r]) * s[:r], "V": Vh[:r].contiguous()}
 
-    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
+    def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         A = arrays["U"] @ arrays["V"]
-        M = whole(options, "rows")
         lifted: Tensor = A.reshape(len(A), -1)[:, : M * d].view(len(A), M, d)
         return lifted
 
@@ -53,6 +59,3 @@ def _range(A: Tensor, start: Tensor, powers: int = 2) -> Tensor:
         Q = torch.linalg.qr(A @ torch.linalg.qr(A.T @ Q).Q).Q
     basis: Tensor = Q
     return basis
-
-
-compressors("rand-svd")(RandSvd())

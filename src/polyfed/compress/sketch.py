@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated
 
 import torch
+from pydantic import Field as Setting
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.compress import Compressor, Keys, compressors, whole
+from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.errors import BadInput
-from polyfed.core.messages import Option, Options
+from polyfed.core.schema import Field, gradient
+from polyfed.core.settings import STRICT
 from polyfed.core.tensorkeys import bits, shift
 
 DEFAULT_WIDTH = 256
@@ -38,23 +41,26 @@ def sketch(H: Tensor, k: int, of: int | Tensor) -> Tensor:
     return torch.index_add(H.new_zeros(len(H), k), 1, bucket, H * sign)
 
 
+@compressors("sketch")
+@dataclass(frozen=True, config=STRICT)
 class Sketch(Compressor):
-    """Count-sketch: `width` numbers an objective, whatever the model's size; sketches add up."""
+    """Count-sketch: `width` numbers an objective (256 where the model has them); sketches add up."""
 
-    reply: ClassVar = {"S": "M k"}
+    width: Annotated[int, Setting(ge=1)] | None = None
+
     additive = True
     unbiased = True
 
-    def options(self, M: int, d: int, width: int, budget: float) -> dict[str, Option]:
-        if width > d:
-            raise BadInput(f"algorithm.width should be at most the {d} parameters it sketches. Found {width}.")
-        return {"k": width}
+    def _buckets(self, d: int) -> int:
+        return min(DEFAULT_WIDTH, d) if self.width is None else self.width
 
-    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
-        return {"S": sketch(H, whole(options, "k"), keys[0])}
+    def reply(self, M: int, d: int) -> Mapping[str, Field]:
+        if self._buckets(d) > d:
+            raise BadInput(f"algorithm.width should be at most the {d} parameters it sketches. Found {self.width}.")
+        return {"S": gradient(f"M {self._buckets(d)}", by="heard")}
 
-    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
+    def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
+        return {"S": sketch(H, self._buckets(H.shape[1]), keys[0])}
+
+    def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         return arrays["S"]
-
-
-compressors("sketch")(Sketch())

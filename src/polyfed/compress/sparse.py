@@ -3,56 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.compress import Compressor, Keys, compressors, whole
+from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.keys import generator
-from polyfed.core.messages import Option, Options
+from polyfed.core.schema import Field, gradient, statistics
+from polyfed.core.settings import STRICT, Positive
 
 
+@compressors("top-k")
+@dataclass(frozen=True, config=STRICT)
 class TopK(Compressor):
     """The entries largest in size, with their places; values and places together cost `budget` models."""
 
-    reply: ClassVar = {"values": "k", "places": "k:int32"}
+    budget: Positive = 1.0
 
-    def options(self, M: int, d: int, width: int, budget: float) -> dict[str, Option]:
-        return {"k": max(1, min(M * d, int(budget * d / 2)))}  # a place costs as much as a value
+    def _entries(self, M: int, d: int) -> int:
+        return max(1, min(M * d, int(self.budget * d / 2)))  # a place costs as much as a value
 
-    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
-        places = H.reshape(-1).abs().topk(whole(options, "k")).indices
+    def reply(self, M: int, d: int) -> Mapping[str, Field]:
+        k = self._entries(M, d)
+        return {"values": gradient(f"{k}"), "places": statistics(f"{k}", "int32")}
+
+    def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
+        places = H.reshape(-1).abs().topk(self._entries(*H.shape)).indices
         return {"values": H.reshape(-1)[places], "places": places.to(torch.int32)}
 
-    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
+    def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         values, places = arrays["values"], arrays["places"].long()
-        M = whole(options, "rows")
         return values.new_zeros(len(values), M * d).scatter_(1, places, values).view(len(values), M, d)
 
 
+@compressors("random-mask")
+@dataclass(frozen=True, config=STRICT)
 class RandomMask(Compressor):
     """Entries at random places that follow from the client's key, scaled so that the mean is right."""
 
-    reply: ClassVar = {"values": "k"}
+    budget: Positive = 1.0
+
     unbiased = True
 
-    def options(self, M: int, d: int, width: int, budget: float) -> dict[str, Option]:
-        return {"k": max(1, min(M * d, int(budget * d)))}
+    def _entries(self, M: int, d: int) -> int:
+        return max(1, min(M * d, int(self.budget * d)))
 
-    def encode(self, H: Tensor, options: Options, keys: Keys) -> dict[str, Tensor]:
-        k = whole(options, "k")
+    def reply(self, M: int, d: int) -> Mapping[str, Field]:
+        return {"values": gradient(f"{self._entries(M, d)}")}
+
+    def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
+        k = self._entries(*H.shape)
         return {"values": H.reshape(-1)[_places(keys[1], H.numel(), k)] * (H.numel() / k)}
 
-    def lift(self, arrays: Mapping[str, Tensor], options: Options, keys: Sequence[Keys], d: int) -> Tensor:
-        values, M = arrays["values"], whole(options, "rows")
+    def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
+        values = arrays["values"]
         places = torch.stack([_places(own, M * d, values.shape[1]) for _, own in keys]).to(values.device)
         return values.new_zeros(len(values), M * d).scatter_(1, places, values).view(len(values), M, d)
 
 
-def _places(of: int, n: int, k: int) -> Tensor:
+def _places(of: Any, n: int, k: int) -> Tensor:
     return torch.from_numpy(generator(of, "mask").choice(n, k, replace=False, shuffle=False))
-
-
-compressors("top-k")(TopK())
-compressors("random-mask")(RandomMask())

@@ -1,16 +1,17 @@
 """The door to the clients: ask some of them something, fold what comes back.
 
-A Fleet may stand around another Fleet: metering innermost, next to the engine, then losses and deadlines, and
-outermost the `Door`, which algorithms see.
+A Fleet may stand around another Fleet. From the engine outwards: `Metered` counts bytes; `PartView` is the fleet as one
+model's clients, and stamps each exchange with the time; then the server's halves of the layers; and outermost the
+`Door`, which is what an algorithm calls `fleet`.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,19 +22,23 @@ from polyfed.core.errors import NobodyAnswered
 from polyfed.core.keys import generator
 from polyfed.core.messages import Reply, Request, size
 from polyfed.core.problem import Problem
-from polyfed.core.validate import sound
+from polyfed.core.schema import Fields, weigh
 from polyfed.core.work import works
+
+if TYPE_CHECKING:
+    from polyfed.core.federation import Federation
 
 Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Replies of one or more clients: arrays with a leading client axis, and who failed and why."""
+    """Replies of one or more clients: arrays with a leading client axis, who failed and why, and when it was."""
 
     clients: Ids
     arrays: Mapping[str, Tensor]
     failed: Mapping[int, str] = field(default_factory=dict)
+    tick: int = -1
 
     @classmethod
     def of(cls, client: int, reply: Reply) -> Stack:
@@ -51,16 +56,38 @@ class Stack:
         """Without some of the clients."""
         keep = [i for i, client in enumerate(self.clients) if client not in bad]
         arrays = {name: a[keep] for name, a in self.arrays.items()}
-        return Stack([self.clients[i] for i in keep], arrays, {**self.failed, **bad})
+        return replace(self, clients=[self.clients[i] for i in keep], arrays=arrays, failed={**self.failed, **bad})
+
+    def weighed(self, request: Request) -> Stack:
+        """Every reply times its weights, so that adding up gives the numerators of weighted means."""
+        fields = works[request.work].fields(request.options)
+        return replace(self, arrays=weigh(self.arrays, fields))
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of all replies, and who is in it."""
+    """The sum of all replies, each array times the weight it is averaged by, and who is in it."""
 
     arrays: Mapping[str, Tensor]
     clients: Ids
     failed: Mapping[int, str]
+    tick: int = -1
+
+    @classmethod
+    def of(cls, stacks: Iterable[Stack]) -> Sum:
+        """Stacks added up as they come, in their order."""
+        total: dict[str, Tensor] = {}
+        answered: list[int] = []
+        failed: dict[int, str] = {}
+        tick = -1
+        for stack in stacks:
+            failed.update(stack.failed)
+            answered.extend(stack.clients)
+            tick = max(tick, stack.tick)
+            for name, a in stack.arrays.items():
+                part = a.sum(0)
+                total[name] = total[name].add_(part) if name in total else part
+        return cls(total, answered, failed, tick)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
@@ -69,16 +96,22 @@ class Sum:
         return replace(self, arrays={name: a.to(device) for name, a in self.arrays.items()})
 
 
-class Fleet(ABC):
-    """Clients that can be asked. names are the objectives; examples and holds what each client said it has."""
+@dataclass(frozen=True)
+class Population:
+    """What the server knows of one model's clients: the objectives' names, how many examples each client has, and
+    which objectives it holds (clients x objectives)."""
 
     names: Sequence[str]
     examples: NDArray[np.int64]
     holds: NDArray[np.bool_]
-    reduces = False  # whether `sum` adds up on the way (a cluster, secure aggregation) rather than folding `ask`
 
-    def __len__(self) -> int:
-        return len(self.examples)
+    @classmethod
+    def of(cls, problem: Problem, federation: Federation) -> Population:
+        return cls(problem.names, federation.examples, federation.matrix(problem.names))
+
+
+class Fleet(ABC):
+    """Clients that can be asked."""
 
     @abstractmethod
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
@@ -86,82 +119,41 @@ class Fleet(ABC):
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         """Only the sum of the replies: what a cluster adds up on the way and secure aggregation can reveal."""
-        total: dict[str, Tensor] = {}
-        answered: list[int] = []
-        failed: dict[int, str] = {}
-        for stack in self.ask(clients, request):
-            failed.update(stack.failed)
-            answered.extend(stack.clients)
-            for name, a in stack.arrays.items():
-                part = a.sum(0)
-                total[name] = total[name].add_(part) if name in total else part
-        return Sum(total, answered, failed)
+        return Sum.of(self.ask(clients, request))
 
 
-class Engine(Fleet):
-    """A Fleet that does the work. What its clients remember is the simulation's to save, or on their own disks."""
-
-    durable = False  # whether clients keep their state themselves, so that the server must not run ahead of its disk
-    overlaps = False  # whether requests from several threads are worked on side by side, or one after the other
-
-    def tree(self) -> dict[str, Any]:
-        """What clients remember, for the checkpoint."""
-        return {}
-
-    def load(self, tree: Mapping[str, Any]) -> None:
-        """Back to a checkpoint."""
-
-    def close(self) -> None:
-        """Let go of processes and connections."""
-
-
-class Around(Fleet):
-    """A Fleet around a Fleet: override `ask`."""
-
-    def __init__(self, inner: Fleet) -> None:
-        self.inner = inner
-        self.names, self.examples, self.holds = inner.names, inner.examples, inner.holds
-
-    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        return self.inner.ask(clients, request)
-
-    def report(self) -> dict[str, Any]:
-        """What this layer and those inside it have to say about the round, for its line of metrics."""
-        return self.inner.report() if isinstance(self.inner, Around) else {}
-
-
-class Metered(Around):
+class Metered(Fleet):
     """Counts bytes as the schema of the messages says; a test proves that they equal the bytes serialised."""
 
     def __init__(self, inner: Fleet) -> None:
-        super().__init__(inner)
-        self.reduces = inner.reduces
+        self.inner = inner
         self.up = self.down = 0
         self._lock = threading.Lock()
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        row = request.row(0) if len(clients) else request
-        each, left = size(row.head(), row.arrays()) if len(clients) else 0, len(clients)
+        each, left = self._length(clients, request), len(clients)
         for stack in self.inner.ask(clients, request):
             left -= len(stack.clients) + len(stack.failed)
-            self._count(down=each * (len(stack.clients) + len(stack.failed)))
-            up = sum(Reply(error=why).nbytes for why in stack.failed.values())
+            self._count(down=each * (len(stack.clients) + len(stack.failed)), up=_reply_bytes(stack.failed))
             if len(stack.clients):
-                up += Reply({name: a[0] for name, a in stack.arrays.items()}).nbytes * len(stack.clients)
-            self._count(up=up)
+                one = Reply({name: a[0] for name, a in stack.arrays.items()})
+                self._count(up=one.nbytes * len(stack.clients))
             yield stack
         self._count(down=each * left)  # those that were asked and never heard of
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        if not self.reduces:
-            return super().sum(clients, request)
-        if len(clients):
-            row = request.row(0)
-            self._count(down=size(row.head(), row.arrays()) * len(clients))
+        self._count(down=self._length(clients, request) * len(clients))
         total = self.inner.sum(clients, request)
-        up = sum(Reply(error=why).nbytes for why in total.failed.values())
-        self._count(up=up + Reply(total.arrays).nbytes * len(total.clients))  # a sum is as long as its terms
+        up = Reply(total.arrays).nbytes * len(total.clients)  # a sum is as long as its terms
+        self._count(up=up + _reply_bytes(total.failed))
         return total
+
+    @staticmethod
+    def _length(clients: Ids, request: Request) -> int:
+        if not len(clients):
+            return 0
+        row = request.row(0)
+        return size(row.head(), row.arrays())
 
     def _count(self, up: int = 0, down: int = 0) -> None:
         with self._lock:
@@ -169,109 +161,256 @@ class Metered(Around):
             self.down += down
 
 
-class Door(Around):
-    """What an algorithm sees: draws cohorts, stamps requests with the time, and lets only sound replies through.
+def _reply_bytes(failed: Mapping[int, str]) -> int:
+    return sum(Reply(error=why).nbytes for why in failed.values())
 
-    A reply with a wrong name, shape or type, or with NaN or infinity, is dropped and its client named among the
-    failures. Whose state-keeping replies got through is remembered, and told to the clients with the next request.
+
+class Clock:
+    """One model's time: rounds, exchanges, and the last exchange of each client whose reply was used.
+
+    Clients that keep state are told the last tick of theirs that was used with the next request, and commit or discard
+    what they were keeping.
     """
 
-    def __init__(self, inner: Fleet, problem: Problem, *, seed: int, cohort: int, rounds: int = 1) -> None:
-        super().__init__(inner)
-        self.reduces = inner.reduces
-        self.problem, self.seed, self.size, self.rounds = problem, seed, cohort, rounds
-        self._dims, self._dtype = problem.dims, problem.dtype
-        self._able = None if self.examples.all() else np.flatnonzero(self.examples)
+    def __init__(self, seed: int) -> None:
+        self.seed, self.round, self.exchange = seed, 0, 0
+        self.used: dict[int, int] = {}  # client -> tick
+        self._begun: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._summing: dict[int, bool] = {}  # by thread
-        self.folded: dict[int, int] = {}
-        self.begin(0)
 
     def begin(self, t: int) -> None:
-        """Start round t: exchanges are counted, and failures and participants listed, anew."""
-        self.round, self._exchange = t, 0
-        self._begun = dict(self.folded)
-        self.failures: list[tuple[int, str]] = []
-        self.asked: dict[int, None] = {}
+        self.round, self.exchange = t, 0
+        self._begun = dict(self.used)
 
-    def tree(self) -> dict[str, Any]:
-        """Whose replies were used last, for the checkpoint."""
-        if not self.folded:
-            return {}
-        return {"clients": torch.tensor(list(self.folded)), "ticks": torch.tensor(list(self.folded.values()))}
+    def stamp(self, clients: Ids, request: Request) -> Request:
+        """The request as it goes out now: one more exchange."""
+        with self._lock:
+            exchange, self.exchange = self.exchange, self.exchange + 1
+        folded = torch.tensor([self.used.get(c, -1) for c in clients], dtype=torch.int64)
+        return replace(request, seed=self.seed, round=self.round, exchange=exchange, folded=folded)
+
+    def use(self, clients: Ids, tick: int) -> None:
+        """The replies of these clients to an exchange have been used."""
+        with self._lock:
+            self.used.update(dict.fromkeys(clients, tick))
 
     def rewind(self) -> None:
         """Back to the beginning of the round, which could not be finished."""
-        self.folded = dict(self._begun)
+        self.used = dict(self._begun)
+
+    def tree(self) -> dict[str, Any]:
+        """Whose replies were used last, for the checkpoint."""
+        if not self.used:
+            return {}
+        return {"clients": torch.tensor(list(self.used)), "ticks": torch.tensor(list(self.used.values()))}
 
     def load(self, tree: Mapping[str, Any]) -> None:
         """Back to a checkpoint."""
-        self.folded = dict(zip(tree["clients"].tolist(), tree["ticks"].tolist(), strict=True)) if tree else {}
+        self.used = dict(zip(tree["clients"].tolist(), tree["ticks"].tolist(), strict=True)) if tree else {}
 
-    def cohort(self, t: int, purpose: str = "cohort", size: int | None = None) -> list[int]:
-        """Clients drawn uniformly without replacement, in order of their numbers; only those that have examples."""
-        able = len(self) if self._able is None else len(self._able)
-        k = min(self.size if size is None else size, able)
-        draw = np.arange(able) if k == able else generator(self.seed, purpose, t).choice(able, k, replace=False)
-        chosen = np.sort(draw) if self._able is None else self._able[np.sort(draw)]
-        return [int(c) for c in chosen]
+
+class PartFleet(Fleet):
+    """A fleet of one model's clients: who they are, and their time.
+
+    names, examples and holds are the population's.
+    """
+
+    clock: Clock
+    population: Population
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.population.names
+
+    @property
+    def examples(self) -> NDArray[np.int64]:
+        return self.population.examples
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        return self.population.holds
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+class PartView(PartFleet):
+    """The fleet as one model sees it: its name and the time are put on every request where an exchange is made."""
+
+    def __init__(self, inner: Fleet, part: str, population: Population, clock: Clock) -> None:
+        self.inner, self.part, self.population, self.clock = inner, part, population, clock
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        request = self._stamp(clients, request)
+        request = self.clock.stamp(clients, replace(request, part=self.part))
+        for stack in self.inner.ask(clients, request) if len(clients) else ():
+            yield replace(stack, tick=request.tick)
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        request = self.clock.stamp(clients, replace(request, part=self.part))
+        if not len(clients):
+            return Sum({}, (), {}, request.tick)
+        return replace(self.inner.sum(clients, request), tick=request.tick)
+
+
+class Around(PartFleet):
+    """A Fleet around a Fleet, the server's half of a layer. Override `ask`, and `sum` where there is a shorter way.
+
+    A layer that overrides `ask` alone changes sums, too: they are then added up from what its `ask` gives. One that
+    overrides `sum` alone leaves single replies as they are.
+    """
+
+    def __init__(self, inner: PartFleet) -> None:
+        self.inner, self.clock, self.population = inner, inner.clock, inner.population
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        return self.inner.ask(clients, request)
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        return self.inner.sum(clients, request) if type(self).ask is Around.ask else super().sum(clients, request)
+
+    def single_replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        """Replies one by one and unweighted, whatever the request asked for."""
+        return self.inner.ask(clients, replace(request, weighed=False))
+
+    def exchange(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        """An exchange of the layer's own; replies count as used when they have come."""
+        for stack in self.inner.ask(clients, request):
+            if works[request.work].state is not None:
+                self.clock.use(stack.clients, stack.tick)
+            yield stack
+
+    def fields(self, request: Request) -> Fields:
+        """What the arrays of a reply mean."""
+        return works[request.work].fields(request.options)
+
+    def report(self) -> dict[str, Any]:
+        """What this layer has to say about the round, for its line of metrics."""
+        return {}
+
+    def tree(self) -> dict[str, Any]:
+        """What this layer remembers at the server, a tree of tensors for the checkpoint."""
+        return {}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Back to a checkpoint."""
+
+
+def layer_fleets(fleet: Fleet) -> list[Around]:
+    """The server's halves of the layers, from the outermost on."""
+    found = []
+    while isinstance(fleet, Around):
+        if not isinstance(fleet, Door):
+            found.append(fleet)
+        fleet = fleet.inner
+    return found
+
+
+class Door(Around):
+    """What an algorithm calls `fleet`: draws cohorts, asks and sums, and notes who took part, failed or was used.
+
+    A reply counts as used when it has passed every layer; whose state-keeping replies were used is told to the clients
+    with the next request.
+
+    Args:
+        inner: the outermost layer, or the part's view of the engine.
+        problem: what is learned.
+        cohort: how many clients a round has.
+        rounds: how many rounds there will be.
+        frame: how many models are trained together: the rounds in which each client meets each of them once.
+        draw: from a round and a purpose to its clients, where a schedule decides.
+        remembers: whether a layer keeps state at the clients, so that every reply has to be acknowledged.
+    """
+
+    def __init__(
+        self,
+        inner: PartFleet,
+        problem: Problem,
+        *,
+        cohort: int,
+        rounds: int = 1,
+        frame: int = 1,
+        draw: Callable[[int, str], list[int]] | None = None,
+        remembers: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        self.problem, self.size, self.rounds, self.frame = problem, cohort, rounds, frame
+        self._draw, self._remembers = draw, remembers
+        self._lock = threading.Lock()
+        self.begin(0)
+
+    @property
+    def seed(self) -> int:
+        return self.clock.seed
+
+    @property
+    def round(self) -> int:
+        return self.clock.round
+
+    def begin(self, t: int) -> None:
+        """Start round t: exchanges are counted, and failures and participants listed, anew."""
+        self.clock.begin(t)
+        self.failures: list[tuple[int, str]] = []
+        self.asked: dict[int, None] = {}
+
+    def cohort(self, t: int, purpose: str = "cohort", size: int | None = None) -> list[int]:
+        """Clients for a purpose in round t, in order of their numbers; only those that have examples.
+
+        By default as many as a round has, drawn uniformly without replacement, or as the schedule says; with a size,
+        that many of all clients.
+        """
+        if self._draw is not None and size is None:
+            return [c for c in self._draw(t, purpose) if self.examples[c]]
+        return draw_cohort(self.examples, self.size if size is None else size, self.seed, purpose, t)
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        self._begin_exchange(clients, request)
         answered = 0
         failed: dict[int, str] = {}
         for stack in self.inner.ask(clients, request):
-            stack = self._sound(stack, request)
             failed.update(stack.failed)
             answered += len(stack.clients)
             self._record(stack, request)
             if len(stack.clients):
-                yield self._here(stack)
+                yield stack.to("cpu")
         if not answered:
-            raise NobodyAnswered(_nobody(request, clients, failed))
-
-    def _here(self, stack: Stack) -> Stack:
-        """On the server's device; while a sum is being formed, stacks stay where they were made."""
-        return stack if self._summing.get(threading.get_ident()) else stack.to("cpu")
+            raise NobodyAnswered(self._nobody(request, clients, failed))
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        if not self.reduces:
-            self._summing[threading.get_ident()] = True
-            try:
-                return super().sum(clients, request).to("cpu")
-            finally:
-                self._summing[threading.get_ident()] = False
-        request = self._stamp(clients, request)
-        total = self.inner.sum(clients, request)
-        if total.clients:  # single replies were checked where they were added; their sum is checked here
-            as_one = Stack(total.clients[:1], {name: a.unsqueeze(0) for name, a in total.arrays.items()})
-            bad = self._sound(as_one, request).failed
-            for why in bad.values():
-                total = Sum({}, (), {**total.failed, **dict.fromkeys(total.clients, f"the sum: {why}")})
+        self._begin_exchange(clients, request)
+        weighs = any(f.by for f in self.fields(request).values())
+        total = self.inner.sum(clients, replace(request, weighed=weighs))
         self._record(total, request)
         if not total.clients:
-            raise NobodyAnswered(_nobody(request, clients, total.failed))
-        return total
+            raise NobodyAnswered(self._nobody(request, clients, total.failed))
+        return total.to("cpu")
+
+    def _begin_exchange(self, clients: Ids, request: Request) -> None:
+        works[request.work].check(request.options)
+        with self._lock:
+            self.asked.update(dict.fromkeys(clients))
 
     def _record(self, answer: Stack | Sum, request: Request) -> None:
         """Who failed, and whose state-keeping reply was used."""
         with self._lock:
             self.failures += answer.failed.items()
-            if works[request.work].state is not None:
-                self.folded.update(dict.fromkeys(answer.clients, request.tick))
+        work = works[request.work]
+        if work.state is not None or (self._remembers and not work.measures):
+            self.clock.use(answer.clients, answer.tick)
 
-    def _stamp(self, clients: Ids, request: Request) -> Request:
-        with self._lock:
-            exchange, self._exchange = self._exchange, self._exchange + 1
-            self.asked.update(dict.fromkeys(clients))
-        folded = torch.tensor([self.folded.get(c, -1) for c in clients], dtype=torch.int64)
-        return replace(request, seed=self.seed, round=self.round, exchange=exchange, folded=folded)
+    def _nobody(self, request: Request, clients: Ids, failed: Mapping[int, str]) -> str:
+        first = next((f" (client {c}: {why})" for c, why in failed.items()), "")
+        asked = f"none of the {len(clients)} clients asked for {request.work!r}"
+        return f"Round {self.round}: {asked} gave a usable reply{first}."
 
-    def _sound(self, stack: Stack, request: Request) -> Stack:
-        return sound(stack, request, self._dims, self._dtype)
+    def report(self) -> dict[str, Any]:
+        """What the layers say about the round."""
+        return {name: value for fleet in reversed(layer_fleets(self)) for name, value in fleet.report().items()}
 
 
-def _nobody(request: Request, clients: Ids, failed: Mapping[int, str]) -> str:
-    first = next((f" (client {c}: {why})" for c, why in failed.items()), "")
-    asked = f"none of the {len(clients)} clients asked for {request.work!r}"
-    return f"Round {request.round}: {asked} gave a usable reply{first}."
+def draw_cohort(examples: NDArray[np.int64], size: int, seed: int, purpose: str, t: int) -> list[int]:
+    """Clients drawn uniformly without replacement among those that have examples, in order of their numbers."""
+    able = None if examples.all() else np.flatnonzero(examples)
+    there = len(examples) if able is None else len(able)
+    k = min(size, there)
+    drawn = np.arange(there) if k == there else np.sort(generator(seed, purpose, t).choice(there, k, replace=False))
+    return [int(c) for c in (drawn if able is None else able[drawn])]

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: a training step frees and asks again for the same megabytes.
+"""Freed memory is kept by the process, so that training steps avoid page faults.
 
 By default glibc gives large blocks back to the system at once, and every page is faulted in again at the next step: a
 third of the time of a small convolution net was that.
@@ -16,7 +16,7 @@ LARGEST = 32 << 20  # glibc allows no more here
 
 
 @cache
-def keep_memory() -> bool:
+def keep_freed_memory() -> bool:
     """Once a process, and inherited by its workers; false where the C library is another."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt

@@ -26,6 +26,11 @@ def key(*parts: int | str) -> int:
     return z
 
 
+def client_key(seed: int, round: int, client: int) -> int:
+    """The key that seeds all of a client's randomness in a round."""
+    return key(seed, round, client)
+
+
 def common_key(seed: int, round: int) -> int:
     """A key that all clients of a round share, so that their hashes agree without being sent."""
     return key(seed, round, "common")

@@ -21,7 +21,7 @@ from torch import Tensor
 from polyfed.core.errors import PolyfedError
 
 Arrays = Mapping[str, Tensor]
-Option = int | float | str | bool | None | list[Any]
+Option = int | float | str | bool | None | list[Any] | Mapping[str, Any]
 Options = Mapping[str, Option]
 
 DTYPES: dict[str, torch.dtype] = {
@@ -49,7 +49,15 @@ class Request:
 
     seed and round, with the client, key all its randomness; exchange counts the requests of a round. folded[i] is
     the last tick whose reply of client i the server used, -1 for none: the client commits or discards what it was
-    keeping accordingly. model says which of several models this is about, where clients train more than one.
+    keeping accordingly.
+
+    Args:
+        work: the name of the work.
+        shared: arrays that all clients get alike (the model).
+        each: arrays with one row per client asked.
+        options: plain values, the fields of the work's options.
+        part: which of several models this is about, where clients train more than one.
+        weighed: whether replies are multiplied by their weights where they are made, so that they only need adding up.
     """
 
     work: str
@@ -60,7 +68,8 @@ class Request:
     round: int = 0
     exchange: int = 0
     folded: Tensor | None = None
-    model: str = ""
+    part: str = ""
+    weighed: bool = False
 
     @property
     def tick(self) -> int:
@@ -80,7 +89,9 @@ class Request:
         return found
 
     def head(self) -> dict[str, Any]:
-        about = {"model": self.model} if self.model else {}
+        about: dict[str, Any] = {"part": self.part} if self.part else {}
+        if self.weighed:
+            about["weighed"] = True
         return {"work": self.work, "options": dict(self.options), "each": sorted(self.each), **about}
 
     def __post_init__(self) -> None:
@@ -95,18 +106,27 @@ class Request:
     def arrays(self) -> dict[str, Tensor]:
         return {"when": self.when(), **self.shared, **self.each}
 
+    def own_arrays(self) -> dict[str, Tensor]:
+        """What is this client's own: all but the arrays that everybody gets."""
+        return {"when": self.when(), **self.each}
+
     def encode(self) -> bytes:
         """The bytes of a request for one client (see `row`)."""
         return encode(self.head(), self.arrays())
 
     @classmethod
     def decode(cls, data: bytes | memoryview, limit: int = LIMIT) -> Request:
-        head, arrays = decode(data, limit)
+        return cls.of(*decode(data, limit))
+
+    @classmethod
+    def of(cls, head: dict[str, Any], arrays: dict[str, Tensor], shared: Arrays | None = None) -> Request:
+        """From a decoded message; shared: the arrays that all clients get, where they came apart from it."""
         try:
             seed, round, exchange, folded = arrays.pop("when").tolist()
             each = {name: arrays.pop(name) for name in head["each"]}
             when = seed, round, exchange, torch.tensor(folded)
-            return cls(head["work"], arrays, each, head["options"], *when, str(head.get("model", "")))
+            rest = str(head.get("part", "")), bool(head.get("weighed", False))
+            return cls(head["work"], arrays if shared is None else shared, each, head["options"], *when, *rest)
         except (KeyError, ValueError, TypeError) as error:
             raise BadMessage(f"A request needs 'work', 'options', 'each' and 'when'; {error!r}.") from error
 

@@ -121,7 +121,7 @@ class Problem:
         """d, the number of trainable parameters."""
         return sum(p.numel() for p in self.params.values())
 
-    @property
+    @cached_property
     def dims(self) -> dict[str, int]:
         """The letters that message schemas are written in."""
         return {

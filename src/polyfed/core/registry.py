@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from polyfed.core.errors import BadInput, nearest
@@ -25,6 +25,7 @@ class Registry(Generic[T]):
         self.kind, self._own = kind, own
         self._packages, self._modules = packages, modules
         self._things: dict[str, T] = {}
+        self._imported: dict[str, T] = {}  # users' own, by 'module:name'
         self._complete = False
         _registries.append(self)
 
@@ -46,8 +47,32 @@ class Registry(Generic[T]):
         if name in self._things:
             return self._things[name]
         if self._own and ":" in name:
-            return _import(name, self.kind)  # type: ignore[no-any-return]
+            thing: T = _import(name, self.kind)
+            self._imported[name] = thing
+            return thing
         raise BadInput(f"Unknown {self.kind} {name!r}.{nearest(name, self._things)}")
+
+    def known(self, name: str) -> T:
+        """The thing of that name, if it is registered or was imported here before: for names that come from outside."""
+        if name in self._imported:
+            return self._imported[name]
+        if ":" in name:
+            raise BadInput(f"Unknown {self.kind} {name!r}; it is not one that this side has imported.")
+        return self[name]
+
+    def name_of(self, kind: Any) -> str:
+        """The name of a registered class or function, or 'module:name'; from then on it is known by that."""
+        for name in self:
+            if self._things[name] is kind:
+                return name
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        self._imported[name] = kind
+        return name
+
+    @property
+    def imported(self) -> list[str]:
+        """Names of users' own things that were used here: another process has to import them, too."""
+        return list(self._imported)
 
     def __iter__(self) -> Iterator[str]:
         self._fill()
@@ -77,6 +102,20 @@ def forget(module: str) -> None:
         for name, thing in list(registry._things.items()):
             if getattr(getattr(thing, "do", thing), "__module__", None) == module:
                 del registry._things[name]
+        for name in [name for name in registry._imported if name.partition(":")[0] == module]:
+            del registry._imported[name]
+
+
+def imported() -> dict[str, list[str]]:
+    """Users' own things that were used in this process, by kind."""
+    return {registry.kind: registry.imported for registry in _registries if registry.imported}
+
+
+def import_again(names: Mapping[str, list[str]]) -> None:
+    """Make users' own things known in this process, as `imported` named them in another."""
+    for registry in _registries:
+        for name in names.get(registry.kind, ()):
+            registry[name]
 
 
 def _import(name: str, kind: str) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from polyfed.core.errors import BadInput, nearest
 
@@ -26,6 +26,12 @@ def real(value: Any) -> Any:
     if isinstance(value, bool | str):
         raise ValueError("a valid number")
     return value
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(real)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(real)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(whole)]
+STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # of a dataclass of settings
 
 
 class Table(BaseModel):
@@ -137,3 +143,26 @@ def _rule(text: str) -> str:
     for start in ("Input should be ", "Value error, "):
         text = text.removeprefix(start)
     return "a table" if text.startswith(("a dictionary", "a valid dictionary")) else text
+
+
+def choose(registry: Any, value: Any, path: str, kind: type[Any]) -> Any:
+    """A thing with settings of its own: given by its name, by a table with its name and settings, or as it is.
+
+    registry: where names are looked up; path: the key, for errors; kind: what it must be.
+    """
+    if isinstance(value, kind):
+        registry.name_of(type(value))  # the other side knows it by that
+        return value
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+        raise BadInput(f"{path} should be a name, or a table with a name and settings. Found {value!r}.")
+    made, _ = build(registry[table["name"]], {k: v for k, v in table.items() if k != "name"}, path)
+    if not isinstance(made, kind):
+        raise BadInput(f"{path} = {table['name']!r} should be a {kind.__name__}. Found {type(made).__name__}.")
+    return made
+
+
+def as_table(registry: Any, thing: Any) -> Settings:
+    """The table that `choose` makes the thing from."""
+    adapter: TypeAdapter[Any] = TypeAdapter(type(thing))
+    return {"name": registry.name_of(type(thing)), **adapter.dump_python(thing, mode="json", exclude_none=True)}

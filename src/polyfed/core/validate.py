@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
 from polyfed.core.client import all_finite
-from polyfed.core.messages import Request
-from polyfed.core.work import works
+from polyfed.core.schema import Schema
 
 if TYPE_CHECKING:
     from polyfed.core.fleet import Stack
 
-Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
-
-def schema_of(request: Request, dims: Mapping[str, int], dtype: torch.dtype) -> Schema:
-    """Shape and type of every array that a reply to this request should hold."""
-    options = {name: v for name, v in request.options.items() if isinstance(v, int)}
-    return works[request.work].schema({**options, **dims}, dtype)
-
-
-def sound(stack: Stack, request: Request, dims: Mapping[str, int], dtype: torch.dtype) -> Stack:
+def validate_replies(stack: Stack, schema: Schema) -> Stack:
     """The stack without replies that are not what was asked for, or not finite; those are named."""
-    bad = _unlike(stack, schema_of(request, dims, dtype)) or _not_finite(stack)
+    bad = _unlike(stack, schema) or _not_finite(stack)
     return stack.drop(bad) if bad else stack
 
 

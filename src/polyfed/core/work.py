@@ -1,66 +1,112 @@
 """What clients do: one function per kind of request, the same on every engine.
 
-A work function gets a `Client` and the request and returns named arrays:
+A work function gets a client and the request and returns named arrays:
 
     @work("norm", reply={"norm": ""})
-    def norm(client: Client, request: Request) -> Arrays: ...
+    def norm(client: GradientClient, request: Request) -> Arrays: ...
 
-`reply` is the schema of the answer, checked at the server: each array's axes in letters (d parameters, b buffers, M
-objectives, K measured values, or an integer option of the request), then optionally its type, as in "k:int64". Work
-that remembers something between rounds names how to begin and takes and returns its state:
+`reply` is the schema of the answer (`polyfed.core.schema`), checked at the server. Work with options declares them as a
+dataclass and gets one; a misspelt option is an error at the server, before anything is sent:
+
+    @dataclass(frozen=True)
+    class Steps:
+        lr: float
+        steps: int = 1
+
+    @work("train", reply={"delta": update("d")}, options=Steps)
+    def train(client: GradientClient, request: Request, options: Steps) -> Arrays: ...
+
+Work that remembers something between rounds names how to begin, and takes and returns its state, last:
 
     @work("count", reply={"n": ""}, state=lambda client: {"n": torch.zeros(())})
-    def count(client: Client, request: Request, state: State) -> tuple[Arrays, State]: ...
+    def count(client: RowClient, request: Request, state: State) -> tuple[Arrays, State]: ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
 
-import torch
+from pydantic import ConfigDict, TypeAdapter, with_config
 from torch import Tensor
 
 from polyfed.core.client import Client, State
-from polyfed.core.messages import DTYPES, Request
+from polyfed.core.errors import BadInput
+from polyfed.core.messages import Options, Request
 from polyfed.core.registry import Registry
+from polyfed.core.schema import Field, Fields
+from polyfed.core.settings import check
 
 Arrays = Mapping[str, Tensor | float]
+ReplySchema = Mapping[str, Field | str]
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of work that has none."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A client's side of a request. Where it only measures, simulated faults and simulated time leave it alone.
+    """A client's side of a request.
 
-    numbers: options, floats that a method may change every round, which may come as tensors, too.
+    Args:
+        name: what requests call it.
+        do: the function.
+        reply: the schema of its answer, or a function from its options to that schema.
+        options: the dataclass of its options.
+        needs: 'gradients' (grad, jacobian, measure, loop), which an engine may give many clients at once; or 'rows'
+            (data, scratch), one client at a time.
+        state: from a client to what it remembers at first; None for work that remembers nothing.
+        measures: whether it only measures: simulated faults, time and attacks leave it alone.
+        numbers: options, floats that a method may change every round, which may come as tensors, too.
     """
 
+    name: str
     do: Callable[..., Any]
-    reply: Mapping[str, str]
-    state: Callable[[Client], State] | None = None
+    reply: ReplySchema | Callable[[Any], ReplySchema]
+    options: type[Any] = NoOptions
+    needs: Literal["gradients", "rows"] = "gradients"
+    state: Callable[[Any], State] | None = None
     measures: bool = False
     numbers: tuple[str, ...] = ()
 
     @property
-    def __doc__(self) -> str | None:  # type: ignore[override]
-        return self.do.__doc__
+    def help(self) -> str:
+        return self.do.__doc__ or ""
 
     def __call__(self, client: Client, request: Request, state: State | None) -> tuple[Arrays, State | None]:
+        options = () if self.options is NoOptions else (self.parse(request.options),)
         if self.state is None:
-            return self.do(client, request), None
-        answer: tuple[Arrays, State] = self.do(client, request, self.state(client) if state is None else state)
-        return answer
+            return self.do(client, request, *options), None
+        before = {**self.state(client), **(state or {})}
+        arrays, after = self.do(client, request, *options, before)
+        return arrays, {**before, **after}
 
-    def schema(self, dims: Mapping[str, int], dtype: torch.dtype) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of each array of a reply; dims gives the letters' sizes."""
-        return {name: _axes(text, dims, dtype) for name, text in self.reply.items()}
+    def parse(self, options: Options) -> Any:
+        """The options as the work sees them; numbers may be tensors, so that types are not looked at."""
+        return self.options(**options)
 
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.options)
 
-def _axes(text: str, dims: Mapping[str, int], dtype: torch.dtype) -> tuple[tuple[int, ...], torch.dtype]:
-    axes, _, kind = text.partition(":")
-    shape = tuple(dims[axis] if axis in dims else int(axis) for axis in axes.split())
-    return shape, DTYPES[kind] if kind else dtype
+    def check(self, options: Options) -> None:
+        """Refuse options that the work does not have, or of another type."""
+        table = dict(options)
+        known = [field.name for field in fields(self.options)]
+        if unknown := next((name for name in table if name not in known), None):
+            what = f" It has {', '.join(known)}." if known else " It has none."
+            raise BadInput(f"The work {self.name!r} has no option {unknown!r}.{what}")
+        check(lambda: self._adapter.validate_python(table), table, f"options of the work {self.name!r}", known)
+
+    def fields(self, options: Options) -> Fields:
+        """The schema of a reply to a request with these options."""
+        given = self.reply(self.parse(options)) if callable(self.reply) else self.reply
+        return {name: Field.of(field) for name, field in given.items()}
 
 
 works: Registry[Work] = Registry("work", "polyfed.work", own=False)
@@ -69,15 +115,18 @@ works: Registry[Work] = Registry("work", "polyfed.work", own=False)
 def work(
     name: str,
     *,
-    reply: Mapping[str, str],
-    state: Callable[[Client], State] | None = None,
+    reply: ReplySchema | Callable[[Any], ReplySchema],
+    options: type[Any] = NoOptions,
+    needs: Literal["gradients", "rows"] = "gradients",
+    state: Callable[[Any], State] | None = None,
     measures: bool = False,
     numbers: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a work function under the name that requests call it by."""
+    """Register a work function under the name that requests call it by; the arguments are those of `Work`."""
 
     def add(do: Callable[..., Any]) -> Callable[..., Any]:
-        works(name)(Work(do, dict(reply), state, measures, numbers))
+        schema = reply if callable(reply) else dict(reply)
+        works(name)(Work(name, do, schema, options, needs, state, measures, numbers))
         return do
 
     return add

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,3 +41,9 @@ class Dataset:
 
 datasets: Registry[Callable[..., Any]] = Registry("dataset", __name__)
 partitions: Registry[Callable[..., Any]] = Registry("partition", __name__)
+
+
+def sample(dataset: Dataset) -> Tensor:
+    """One prepared example, for its shape."""
+    x = torch.from_numpy(np.asarray(dataset.x[:1]))
+    return dataset.prepare(x) if dataset.prepare else x

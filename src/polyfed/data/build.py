@@ -13,11 +13,10 @@ from polyfed.core.errors import BadInput, nearest
 from polyfed.core.federation import Federation, Index, Rows
 from polyfed.core.keys import generator
 from polyfed.core.settings import Settings, Table, accepts, build, check
-from polyfed.data import Dataset, datasets, partitions
+from polyfed.data import Dataset, datasets, partitions, sample
 from polyfed.data.augment import Rotation
 from polyfed.data.holds import Holds, draw_holds
 from polyfed.data.partition import Rng, cut, places
-from polyfed.models import sample
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 

@@ -64,23 +64,19 @@ def open_sites(folder: Path, run: Mapping[str, Any], node: Mapping[str, Any]) ->
     import torch
 
     from polyfed.deploy.data import own_data, who
-    from polyfed.deploy.here import Client, standing
     from polyfed.deploy.memory import DiskMemory
     from polyfed.deploy.settings import experiment
     from polyfed.deploy.site import Site
-    from polyfed.experiment import building as ex
+    from polyfed.experiment.building import plan as build_plan
 
     torch.set_num_threads(1)
     name, settings = experiment(folder, run)
-    plan, resolved = ex.plan(name, settings)
-    place = Client()
-    with standing(place):
-        plan.engine()
+    plan, resolved = build_plan(name, settings)
     home = Path(str(node.get("state", "~/.polyfed/clients"))).expanduser()
     tables = [table["data"] for table in resolved.get("models", {"": resolved}).values()]
     sites = []
-    for i, (part, shares) in enumerate(zip(place.parts, tables, strict=True)):
+    for i, (part, shares) in enumerate(zip(plan.parts.values(), tables, strict=True)):
         data = own_data(node, part.federation, part.problem.names, shares, plan.seed)
         memory = partial(DiskMemory.of, home, model=i)
-        sites.append(Site(who(node), part.problem, data, part.wrappers, memory))
+        sites.append(Site(who(node), part.problem, data, plan.layers, memory))
     return sites

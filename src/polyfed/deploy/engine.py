@@ -7,67 +7,76 @@ own, with a deadline. Who fails, is late or has left is missing from the round, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 
-from polyfed.core.client import Memory, Wrappers
+from polyfed.client.memory import Memory
+from polyfed.core.engine import Engine, engines
 from polyfed.core.errors import BadInput, NobodyAnswered
-from polyfed.core.federation import Federation
-from polyfed.core.fleet import Engine, Ids, Stack
+from polyfed.core.fleet import Ids, Population, Stack
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
-from polyfed.core.problem import Problem
-from polyfed.core.validate import schema_of
-from polyfed.engines import engines
+from polyfed.core.part import Parts
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from flwr.serverapp import Grid
 
-    from polyfed.deploy.nodes import Letter
+    from polyfed.deploy.nodes import Letter, Nodes
+    from polyfed.deploy.roster import Roster
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Replies = Annotated[int, Field(ge=1)]
 
 
 class OverGrid(Engine):
-    """The clients that a Grid reaches: as many as `clients`, or those of a roster that an earlier start has saved.
+    """The clients that a Grid reaches: as many as the parts' data has, or those of rosters that an earlier start saved.
 
-    timeout: seconds that an exchange may take; min_replies: how many clients must have answered by then, or the run
-    stops (it can be resumed); wait: seconds that the clients have to appear in, at the start; model: its place in
-    the experiment, where there are many.
+    Args:
+        parts: the models and what the experiment says of their data.
+        layers: the layers, whose client halves the nodes apply.
+        grid: Flower's.
+        rosters: a file for each part, in which it is kept who its clients are; None to keep nothing.
+        timeout: seconds that an exchange may take.
+        min_replies: how many clients must have answered by then, or the run stops (it can be resumed).
+        wait: seconds that the clients have to appear in, at the start.
     """
 
     durable = True
 
     def __init__(
         self,
-        problem: Problem,
+        parts: Parts,
+        layers: Layers,
         grid: Grid,
-        clients: int,
         *,
-        roster: Path | None = None,
+        rosters: list[Path] | None = None,
         timeout: float = 600.0,
         min_replies: int = 1,
         wait: float = 60.0,
-        model: int = 0,
     ) -> None:
         from polyfed.deploy.nodes import Nodes
 
-        self.names, self._dims, self._dtype = problem.names, problem.dims, problem.dtype
-        self.timeout, self.min_replies, self.model = timeout, min_replies, model
-        self.nodes = Nodes(grid, len(problem.names), timeout, model)
-        self.roster = _roster(self.nodes, clients, wait, roster)
-        self.examples, self.holds = self.roster.examples, self.roster.holds
+        super().__init__(parts, layers)
+        self.timeout, self.min_replies = timeout, min_replies
         self.up = self.down = 0  # bytes of ours that really went
+        self.reached: dict[str, Reached] = {}
+        for place, (name, part) in enumerate(parts.items()):
+            kept = None if rosters is None else rosters[place]
+            nodes = Nodes(grid, len(part.problem.names), timeout, place)
+            roster = gathered(nodes, len(part.federation), wait, kept)
+            self.reached[name] = Reached(nodes, roster, place)
+            self.population[name] = Population(part.problem.names, roster.examples, roster.holds)
 
-    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+    def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         came: dict[int, Reply] = {}
         turn = 0
-        for client, reply in _Exchange(self, clients, request).replies():
+        for client, reply in _Exchange(self, self.reached[request.part], clients, request).replies():
             came[client] = reply
             while turn < len(clients) and clients[turn] in came:  # in the order of the cohort, whoever was first
                 yield Stack.of(clients[turn], came[clients[turn]])
@@ -78,18 +87,42 @@ class OverGrid(Engine):
                                  f"{request.work!r}; engine.min_replies asks for {self.min_replies}.")  # fmt: skip
 
     def limit(self, request: Request) -> int:
-        """The length of a sound reply."""
-        schema = schema_of(request, self._dims, self._dtype)
+        """The length of a valid reply."""
+        schema = self.schema(request)
         return Reply({n: torch.empty(shape, dtype=t, device="meta") for n, (shape, t) in schema.items()}).nbytes
+
+
+@dataclass(frozen=True)
+class Reached:
+    """One part's clients: the nodes that they are behind, who they are, and the part's place in the experiment."""
+
+    nodes: Nodes
+    roster: Roster
+    place: int
+
+
+def gathered(nodes: Nodes, clients: int, wait: float, kept: Path | None) -> Roster:
+    """Who takes part: gathered once, then kept beside the run, so that everybody keeps their number."""
+    from polyfed.deploy.roster import Roster
+
+    if kept is not None and kept.is_file():
+        saved = Roster.load(kept)
+        nodes.gather(len(saved.clients), wait, [client.name for client in saved.clients])
+        return saved
+    roster = nodes.gather(clients, wait)
+    if kept is not None:
+        roster.save(kept)
+    return roster
 
 
 class _Exchange:
     """One request on its way to some clients: who has been sent it, and who is still awaited."""
 
-    def __init__(self, fleet: OverGrid, clients: Ids, request: Request) -> None:
+    def __init__(self, fleet: OverGrid, reached: Reached, clients: Ids, request: Request) -> None:
         from polyfed.deploy.payload import shared_record
 
-        self.fleet, self.nodes, self.request = fleet, fleet.nodes, request
+        self.fleet, self.nodes, self.roster, self.request = fleet, reached.nodes, reached.roster, request
+        self.part_place = reached.place
         self.shared = shared_record(request)
         self.limit = fleet.limit(request)
         self.place = {client: i for i, client in enumerate(clients)}
@@ -127,9 +160,9 @@ class _Exchange:
         from polyfed.deploy.nodes import Letter
 
         for client in sorted(self.awaited):
-            node = self.nodes.node(self.fleet.roster.clients[client].name)
+            node = self.nodes.node(self.roster.clients[client].name)
             if node is not None and node != self.node.get(client):
-                to = To(self.fleet.roster.run, self.fleet.model, client)
+                to = To(self.roster.run, self.part_place, client)
                 yield Letter(node, to, self._records(client))
 
     def _records(self, client: int) -> dict[str, ArrayRecord]:
@@ -153,23 +186,9 @@ class _Exchange:
         if self.nodes.unsettled:
             return
         for client in sorted(self.awaited):
-            if self.nodes.node(self.fleet.roster.clients[client].name) is None:
+            if self.nodes.node(self.roster.clients[client].name) is None:
                 self.awaited.remove(client)
                 yield client, Reply(error="its node is not connected")
-
-
-def _roster(nodes: Any, clients: int, wait: float, path: Path | None) -> Any:
-    """Who takes part: gathered once, then kept beside the run, so that everybody keeps their number."""
-    from polyfed.deploy.roster import Roster
-
-    if path is not None and path.is_file():
-        saved = Roster.load(path)
-        nodes.gather(len(saved.clients), wait, [client.name for client in saved.clients])
-        return saved
-    roster = nodes.gather(clients, wait)
-    if path is not None:
-        roster.save(path)
-    return roster
 
 
 class InProcess(OverGrid):
@@ -177,37 +196,46 @@ class InProcess(OverGrid):
 
     durable = False
 
-    def __init__(self, problem: Problem, federation: Federation, wrappers: Wrappers, **settings: Any) -> None:
+    def __init__(self, parts: Parts, layers: Layers, **settings: Any) -> None:
         from polyfed.deploy.app import To, client_app
         from polyfed.deploy.grid import InProcess as Grid
         from polyfed.deploy.site import Site
 
-        self._memory: dict[int, Memory] = {i: Memory() for i in range(len(federation))}
-        sites: dict[int, Site] = {}
+        clients = max(len(part.federation) for part in parts.values())
+        self._memory = {name: {i: Memory() for i in range(clients)} for name in parts}
+        sites: dict[tuple[int, int], Site] = {}
+        names = list(parts)
 
         def answer(context: Any, to: To, message: bytes) -> bytes:
             i = int(context.node_config["partition-id"])
-            if i not in sites:
-                own = federation.alone(i)
-                sites[i] = Site(str(i), problem, own, wrappers, lambda run, name: self._memory[int(name)])
-            return sites[i].answer(to, message)
+            if (to.model, i) not in sites:
+                part, memory = parts[names[to.model]], self._memory[names[to.model]][i]
+                own = part.federation.alone(i)
+                sites[to.model, i] = Site(str(i), part.problem, own, layers, _always(memory))
+            return sites[to.model, i].answer(to, message)
 
-        grid = Grid(client_app(answer), [{"partition-id": i} for i in range(len(federation))])
-        super().__init__(problem, grid, len(federation), **settings)
+        grid = Grid(client_app(answer), [{"partition-id": i} for i in range(clients)])
+        super().__init__(parts, layers, grid, **settings)
 
     def tree(self) -> dict[str, Any]:
-        return {name: slot for memory in self._memory.values() for name, slot in memory.tree().items()}
+        every = self._memory.items()
+        return {part: {n: slot for m in own.values() for n, slot in m.tree().items()} for part, own in every}
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        for i, memory in self._memory.items():
-            memory.load({str(i): tree[str(i)]} if str(i) in tree else {})
+        for part, own in self._memory.items():
+            slots = tree.get(part, {})
+            for i, memory in own.items():
+                memory.load({str(i): slots[str(i)]} if str(i) in slots else {})
+
+
+def _always(memory: Memory) -> Callable[[str, str], Memory]:
+    return lambda run, name: memory
 
 
 @engines("flower")
 def flower(
-    problem: Problem,
-    federation: Federation,
-    wrappers: Wrappers,
+    parts: Parts,
+    layers: Layers,
     *,
     address: Literal["in-process", "superlink"] = "in-process",
     timeout: Seconds = 600.0,
@@ -215,12 +243,11 @@ def flower(
     wait: Seconds = 60.0,
 ) -> Engine:
     """Clients behind Flower, all in this process; for SuperLink and SuperNodes see `polyfed flower init`."""
-    if address == "superlink":
-        from polyfed.deploy.here import connect
-
-        return connect(problem, federation, wrappers, timeout=timeout, min_replies=min_replies, wait=wait)
+    if address == "superlink":  # the server's app makes that engine itself: it has the Grid
+        raise BadInput("engine.address = 'superlink' belongs to a Flower deployment: make its app with 'polyfed "
+                       "flower init DIR', and start or resume it with 'flwr run DIR'.")  # fmt: skip
     try:
         import flwr  # noqa: F401
     except ImportError as error:
         raise BadInput(f"The engine 'flower' needs Flower: pip install 'polyfed[flower]' ({error}).") from error
-    return InProcess(problem, federation, wrappers, timeout=timeout, min_replies=min_replies, wait=wait)
+    return InProcess(parts, layers, timeout=timeout, min_replies=min_replies, wait=wait)

@@ -121,15 +121,17 @@ name. A SuperLink that was restarted with its `--database` knows its SuperNodes 
 
 def init(folder: Path, experiment: str) -> None:
     """Write the app of an experiment into a new folder; the experiment is checked first."""
-    from polyfed.experiment import building as ex
+    from polyfed.experiment.building import plan as build_plan
+    from polyfed.experiment.reading import builtin, read
+    from polyfed.run.plan import pool_size
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} exists already; choose a directory that is new or empty.")
-    name, settings = ex.read(experiment)
+    name, settings = read(experiment)
     settings["engine"] = {"name": "flower"}
-    plan, _ = ex.plan(name, settings)
-    source = ex.builtin().get(experiment, Path(experiment))
-    _write(folder, name, source, len(plan.federation))
+    plan, _ = build_plan(name, settings)
+    source = builtin().get(experiment, Path(experiment))
+    _write(folder, name, source, pool_size(plan.parts))
     for module in _modules(settings):
         if (source.parent / f"{module}.py").is_file():
             shutil.copy(source.parent / f"{module}.py", folder / PACKAGE)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from polyfed.core.client import Memory, State
+from polyfed.client.memory import Job, Memory
+from polyfed.core.client import State
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import TICKS, Request, decode, encode
 from polyfed.run.directory import KEEP, write
@@ -65,9 +66,9 @@ class DiskMemory(Memory):
             raise BadInput(f"This client no longer has the state that the server used last (tick {used}).")
         return decode(self._path(used).read_bytes())[1]
 
-    def keep(self, client: int, request: Request, state: State | None) -> None:
+    def keep(self, job: Job, state: State | None) -> None:
         if state is not None:
-            write(self._path(request.tick), encode({}, state))
+            write(self._path(job.request.tick), encode({}, state))
 
     def _ticks(self) -> list[int]:
         return sorted(int(path.suffix[1:]) for path in self.folder.glob("state.*"))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
+
+    from polyfed.run.callbacks import Callback, RunView
 
 
 def app(file: str) -> ServerApp:
@@ -48,9 +52,9 @@ def _aside(work: Callable[[], object]) -> None:
 
 def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     """Start or continue the run in config['out'], and return its summary."""
-    from polyfed.deploy.here import Server, standing
+    from polyfed.deploy.engine import OverGrid
     from polyfed.deploy.settings import experiment
-    from polyfed.experiment import building as ex
+    from polyfed.experiment.building import plan as build_plan
     from polyfed.run.directory import RunDirectory
     from polyfed.run.loop import execute
 
@@ -59,17 +63,20 @@ def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, A
     if (out / "experiment.toml").is_file():
         directory = RunDirectory.open(out)
         if done := directory.result():
-            return _told(f"{out} is complete; set 'out' to another directory to run again", done)
+            return _log(f"{out} is complete; set 'out' to another directory to run again", done)
         settings = {**directory.settings(), "engine": settings["engine"]}
-        plan, _ = ex.plan(settings.pop("name"), settings)
+        plan, _ = build_plan(settings.pop("name"), settings)
     else:
-        plan, resolved = ex.plan(name, settings)
+        plan, resolved = build_plan(name, settings)
         directory = RunDirectory.create(out, name, {"name": name, **resolved})
-    with standing(Server(grid, out)):
-        return _told(f"the model is in {out}", execute(plan, directory, _lines()).summary)
+    rosters = [out / f"clients-{place}.json" for place in range(len(plan.parts))]
+    own = {key: value for key, value in settings["engine"].items() if key not in ("name", "address")}
+    engine = partial(OverGrid, grid=grid, rosters=rosters, **own)
+    plan = replace(plan, engine=engine, callbacks=(*plan.callbacks, _lines()))
+    return _log(f"the model is in {out}", execute(plan, directory).summary)
 
 
-def _told(text: str, summary: dict[str, Any]) -> dict[str, Any]:
+def _log(text: str, summary: dict[str, Any]) -> dict[str, Any]:
     from logging import INFO
 
     from flwr.supercore import log
@@ -78,16 +85,16 @@ def _told(text: str, summary: dict[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def _lines() -> Any:
+def _lines() -> Callback:
     """Progress as lines of Flower's log."""
-    from polyfed.run.loop import Progress
+    from polyfed.run.callbacks import Callback
 
-    class Lines(Progress):
-        def start(self, done: int, rounds: int, run: Path) -> None:
-            _told(f"round {done} of {rounds} is done; the run is {run}", {})
+    class Lines(Callback):
+        def on_start(self, run: RunView) -> None:
+            _log(f"round {run.round} of {run.rounds} is done; the run is {run.path}", {})
 
-        def round(self, line: Mapping[str, Any]) -> None:
+        def on_round(self, run: RunView, line: Mapping[str, Any]) -> None:
             missing = f"; missing: {line['failures']}" if line["failures"] else ""
-            _told(f"round {line['round']}: losses {line.get('losses', {})}{missing}", {})
+            _log(f"round {line['round']}: losses {line.get('losses', {})}{missing}", {})
 
     return Lines()

@@ -13,11 +13,11 @@ ENGINE = ("timeout", "min-replies", "wait")  # keys of the app's configuration t
 
 def experiment(folder: Path, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The experiment's name and settings, as `flwr run -c` has changed them."""
-    from polyfed.experiment import building as ex
+    from polyfed.experiment.reading import override, read
 
-    name, settings = ex.read(str(_inside(folder, str(config.get("experiment", "experiment.toml")))))
+    name, settings = read(str(_inside(folder, str(config.get("experiment", "experiment.toml")))))
     more = [part.strip() for part in str(config.get("set", "")).split(";") if part.strip()]
-    settings = ex.override(settings, more)
+    settings = override(settings, more)
     if rounds := int(config.get("rounds", 0)):
         settings["rounds"] = rounds
     engine = {key.replace("-", "_"): config[key] for key in ENGINE if key in config}

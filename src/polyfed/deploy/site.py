@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from polyfed.core.client import Memory, Wrappers
+from polyfed.client.memory import Memory
+from polyfed.client.node import Node
 from polyfed.core.errors import PolyfedError
 from polyfed.core.federation import Federation
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply
 from polyfed.core.problem import Problem
 from polyfed.deploy.app import ASKED_WHO, To
-from polyfed.engines.wire import Node
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Site:
     name: str
     problem: Problem
     federation: Federation
-    wrappers: Wrappers
+    layers: Layers
     memory: Callable[[str, str], Memory] = lambda run, name: Memory()
     nodes: dict[tuple[str, int], Node] = field(default_factory=dict)
 
@@ -46,5 +47,5 @@ class Site:
         if (run, client) not in self.nodes:
             self.nodes.clear()  # of another run, or from before the client was given another number
             memory = self.memory(run, self.name)
-            self.nodes[run, client] = Node(client, self.problem, self.federation, self.wrappers, memory)
+            self.nodes[run, client] = Node(client, self.problem, self.federation, self.layers, memory)
         return self.nodes[run, client]

@@ -120,10 +120,10 @@ def _exactly(line: socket.socket, length: int) -> bytes:
 
 def serve(path: Path, folder: Path, supernode: int, idle: float) -> None:
     """Answer until nobody asks any more."""
-    from polyfed.core.heap import keep_memory
+    from polyfed.core.heap import keep_freed_memory
     from polyfed.deploy.client import Sites
 
-    keep_memory()
+    keep_freed_memory()
     sites = Sites(folder)
     _replace(path, supernode)
     with socket.socket(socket.AF_UNIX) as door:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from polyfed.core.engine import engines
 
-from polyfed.core.fleet import Engine
-from polyfed.core.registry import Registry
-
-engines: Registry[Callable[..., Engine]] = Registry("engine", __name__, modules=("polyfed.deploy.engine",))
+__all__ = ["engines"]

@@ -2,7 +2,7 @@
 
 Workers are Ray actors; each holds the rows of a stretch of clients and what those remember, does their part of a
 request, and adds replies up where only a sum is asked for. Requests and replies travel as the bytes they have on every
-engine; the problem, the data and the wrappers reach the workers by Ray's own transport, which is pickle: a cluster is
+engine; the problems, the data and the layers reach the workers by Ray's own transport, which is pickle: a cluster is
 one trusted party.
 """
 
@@ -22,84 +22,77 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.client.runner import Bench
-from polyfed.core.client import Memory, Wrappers
+from polyfed.client.memory import Job, Memory
+from polyfed.client.runner import ClientRunner, run_row
+from polyfed.core.engine import Engine, engines, schema_of_reply
 from polyfed.core.errors import BadInput, RunStopped
-from polyfed.core.federation import Federation
-from polyfed.core.fleet import Engine, Ids, Stack, Sum
-from polyfed.core.heap import keep_memory
+from polyfed.core.fleet import Ids, Stack, Sum
+from polyfed.core.heap import keep_freed_memory
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request, decode, encode
-from polyfed.core.problem import Problem
-from polyfed.core.validate import sound
+from polyfed.core.part import Part, Parts
+from polyfed.core.registry import import_again, imported
+from polyfed.core.schema import Schema
+from polyfed.core.tree import flatten, unflatten
+from polyfed.core.validate import validate_replies
 from polyfed.core.work import works
-from polyfed.engines import engines
-from polyfed.run.directory import flatten, unflatten
 
 Bytes = NDArray[np.uint8]  # Ray hands arrays to workers without copying them
 Rows = Sequence[tuple[int, bytes]]  # a client's number, and its own part of the request
 
 
 class Worker:
-    """Looks after a stretch of clients, in a process of its own."""
+    """Looks after a stretch of clients of every part, in a process of its own."""
 
     def __init__(self, path: list[str]) -> None:
         sys.path += [folder for folder in path if folder not in sys.path]  # where the user's own modules lie
         torch.set_num_threads(1)
-        keep_memory()
+        keep_freed_memory()
 
-    def start(self, problem: Problem, federation: Federation, wrappers: Wrappers, offset: int) -> None:
+    def start(self, parts: Parts, layers: Layers, offset: int, own: Mapping[str, list[str]]) -> None:
         """Apart from the constructor, since what is given here may need the path that is given there."""
-        self._bench = Bench(problem, federation, wrappers, offset=offset)
-        self._problem, self._memory = problem, Memory()
+        import_again(own)
+        self._parts, self._layers = parts, layers
+        self._runners = {n: ClientRunner(p.problem, p.federation, layers, offset=offset) for n, p in parts.items()}
+        self._memory = {name: Memory() for name in parts}
 
     def ask(self, shared: Bytes, rows: Rows) -> Iterator[bytes]:
-        for _, _, reply in self._replies(shared, rows):
+        for _, reply in self._replies(shared, rows):
             yield reply.encode()
 
     def sum(self, shared: Bytes, rows: Rows) -> bytes:
-        """One message for all these clients; a reply that is not sound is left out, and named."""
-        total: dict[str, Tensor] = {}
-        answered: list[int] = []
-        failed: dict[int, str] = {}
-        for client, request, reply in self._replies(shared, rows):
-            stack = sound(Stack.of(client, reply), request, self._problem.dims, self._problem.dtype)
-            answered += stack.clients
-            failed |= stack.failed
-            _add(total, {name: a[0] for name, a in stack.arrays.items()} if stack.clients else {})
-        return encode({"clients": answered, "failed": list(failed.items())}, total)
+        """One message for all these clients; a reply that is not valid is left out, and named."""
+        total = Sum.of(self._validated(job, reply) for job, reply in self._replies(shared, rows))
+        return encode({"clients": list(total.clients), "failed": list(total.failed.items())}, total.arrays)
 
-    def _replies(self, shared: Bytes, rows: Rows) -> Iterator[tuple[int, Request, Reply]]:
+    def _validated(self, job: Job, reply: Reply) -> Stack:
+        schema = schema_of_reply(self._parts, self._layers, job.request)
+        return validate_replies(Stack.of(job.client, reply), schema)
+
+    def _replies(self, shared: Bytes, rows: Rows) -> Iterator[tuple[Job, Reply]]:
         _, arrays = decode(shared.data)
         for client, row in rows:
             request = _request(arrays, row)
-            request = replace(request, shared=self._memory.recall([client], request)[0])
-            reply, state = self._bench(client, request, self._memory.settle(client, request))
-            self._memory.keep(client, request, state)
-            yield client, request, reply
+            yield run_row(self._runners[request.part], self._memory[request.part], client, request)
 
     def tree(self) -> bytes:
-        return encode({}, flatten(self._memory.tree()))
+        return encode({}, flatten({name: memory.tree() for name, memory in self._memory.items()}))
 
     def load(self, tree: bytes) -> None:
-        self._memory.load(unflatten(decode(tree)[1]))
+        saved = unflatten(decode(tree)[1])
+        for name, memory in self._memory.items():
+            memory.load(saved.get(name, {}))
 
 
 def _row(request: Request) -> bytes:
     """A client's own part of a request, and the module that its work is defined in."""
-    head = {**request.head(), "module": works[request.work].do.__module__}
-    return encode(head, {n: a for n, a in request.arrays().items() if n in request.each or n not in request.shared})
+    return encode({**request.head(), "module": works[request.work].do.__module__}, request.own_arrays())
 
 
 def _request(shared: Mapping[str, Tensor], row: bytes) -> Request:
     head, arrays = decode(row)
     importlib.import_module(head["module"])  # registers work that is the user's own
-    seed, round, exchange, folded = arrays.pop("when").tolist()
-    return Request(head["work"], shared, arrays, head["options"], seed, round, exchange, torch.tensor(folded))
-
-
-def _add(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
-    for name, a in part.items():
-        total[name] = total[name].add_(a) if name in total else a.clone()
+    return Request.of(head, arrays, shared)
 
 
 class _Cluster:
@@ -147,50 +140,49 @@ cluster = _Cluster()
 class Ray(Engine):
     """A Ray cluster's workers (`address`: 'auto', 'host:port'), or this machine's; each looks after some clients."""
 
-    reduces = overlaps = True
+    overlaps = True
 
     def __init__(
-        self,
-        problem: Problem,
-        federation: Federation,
-        wrappers: Wrappers,
-        *,
-        address: str = "",
-        workers: Annotated[int, Field(ge=0)] = 0,
+        self, parts: Parts, layers: Layers, *, address: str = "", workers: Annotated[int, Field(ge=0)] = 0
     ) -> None:
-        self.names, self.examples = problem.names, federation.examples
-        self.holds = federation.matrix(problem.names)
+        super().__init__(parts, layers)
+        clients = max(len(part.federation) for part in parts.values())
         self._ray = cluster.enter(address, workers)
-        count = min(workers or int(self._ray.cluster_resources().get("CPU", 1)), len(federation))
-        self._cuts = np.linspace(0, len(federation), count + 1).astype(np.int64)
-        # a sliver of a processor each, spread: the engines of many models may share one cluster
-        actor = self._ray.remote(num_cpus=0.01, scheduling_strategy="SPREAD")(Worker)
-        common = self._ray.put(problem), self._ray.put(wrappers)
+        count = min(workers or int(self._ray.cluster_resources().get("CPU", 1)), clients)
+        self._cuts = np.linspace(0, clients, count + 1).astype(np.int64)
+        actor = self._ray.remote(num_cpus=0.01, scheduling_strategy="SPREAD")(Worker)  # a sliver of a processor each
         self._workers = [actor.remote(sys.path) for _ in range(count)]
         stretches = zip(self._workers, self._cuts, self._cuts[1:], strict=False)
-        self._get([w.start.remote(common[0], federation.shard(a, b), common[1], int(a)) for w, a, b in stretches])
+        self._get([w.start.remote(_shard(parts, a, b), layers, int(a), imported()) for w, a, b in stretches])
 
-    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        shared, rows = self._parts(clients, request)
+    def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        shared, rows = self._rows(clients, request)
         streams = {w: self._workers[w].ask.remote(shared, part) for w, part in rows.items()}
         for client in clients:  # a worker's replies come in the order of its rows, which is the cohort's
             yield Stack.of(client, Reply.decode(self._get(next(streams[self._at(client)]))))
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        shared, rows = self._parts(clients, request)
+        """Added up by every worker for its clients, then here; the sum itself is checked again."""
+        shared, rows = self._rows(clients, request)
         refs = [self._workers[w].sum.remote(shared, rows[w]) for w in sorted(rows)]
-        total: dict[str, Tensor] = {}
-        answered: set[int] = set()
-        failed: dict[int, str] = {}
-        for ref in refs:
-            head, arrays = decode(self._get(ref))
-            answered.update(head["clients"])
-            failed |= {int(client): why for client, why in head["failed"]}
-            _add(total, arrays)
-        return Sum(total, [client for client in clients if client in answered], failed)
+        schema = self.schema(request)
+        total = Sum.of(self._part_of_sum(ref, schema) for ref in refs)
+        answered = set(total.clients)
+        return replace(total, clients=[client for client in clients if client in answered])
 
-    def _parts(self, clients: Ids, request: Request) -> tuple[Any, dict[int, list[tuple[int, bytes]]]]:
-        """The shared arrays, put where every worker finds them; and each worker's clients with their own parts."""
+    def _part_of_sum(self, ref: Any, schema: Schema) -> Stack:
+        """One worker's sum as a stack whose first row is the sum; its other clients only count."""
+        head, arrays = decode(self._get(ref))
+        clients, failed = head["clients"], {int(client): why for client, why in head["failed"]}
+        if not clients:
+            return Stack((), {}, failed)
+        one = validate_replies(Stack(clients[:1], {name: a.unsqueeze(0) for name, a in arrays.items()}), schema)
+        for why in one.failed.values():
+            return Stack((), {}, {**failed, **dict.fromkeys(clients, f"the sum: {why}")})
+        return Stack(clients, one.arrays, failed)
+
+    def _rows(self, clients: Ids, request: Request) -> tuple[Any, dict[int, list[tuple[int, bytes]]]]:
+        """The shared arrays, put where every worker finds them; and each worker's clients with their own rows."""
         shared = self._ray.put(np.frombuffer(encode({}, request.shared), dtype=np.uint8))
         rows: dict[int, list[tuple[int, bytes]]] = {}
         for i, client in enumerate(clients):
@@ -209,14 +201,19 @@ class Ray(Engine):
 
     def tree(self) -> dict[str, Any]:
         trees = [unflatten(decode(self._get(worker.tree.remote()))[1]) for worker in self._workers]
-        return {name: slot for tree in trees for name, slot in tree.items()}
+        return {n: {c: slot for tree in trees for c, slot in tree.get(n, {}).items()} for n in self.parts}
 
     def load(self, tree: Mapping[str, Any]) -> None:
         for w, worker in enumerate(self._workers):
-            own = {name: slot for name, slot in tree.items() if self._at(int(name)) == w}
+            own = {n: {c: s for c, s in slots.items() if self._at(int(c)) == w} for n, slots in tree.items()}
             self._get(worker.load.remote(encode({}, flatten(own))))
 
     def close(self) -> None:
         for worker in self._workers:
             self._ray.kill(worker)
         cluster.leave(self._ray)
+
+
+def _shard(parts: Parts, first: int, last: int) -> Parts:
+    """The rows that a worker's clients have."""
+    return {n: Part(p.problem, p.federation.shard(int(first), int(last))) for n, p in parts.items()}

@@ -1,10 +1,10 @@
-"""`polyfed.train`: for people with their own model and data."""
+"""`polyfed.train` and `polyfed.train_many`: for people with their own models and data."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,62 +13,110 @@ import numpy as np
 import tomli_w
 
 from polyfed.algorithms import Algorithm, algorithms
-from polyfed.core.client import Wrappers
+from polyfed.algorithms.models.multimodel import MultiModel
+from polyfed.compress import Compressor, compressors
+from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation
-from polyfed.core.fleet import Engine, Fleet
+from polyfed.core.layer import Layer, Layers, layer_name
+from polyfed.core.part import Part
 from polyfed.core.problem import Problem
-from polyfed.core.settings import arguments, check
-from polyfed.engines import engines
-from polyfed.experiment.building import Evaluate, Top, cohort_size
+from polyfed.core.settings import as_table, check, choose
+from polyfed.experiment.building import assemble, build_engine, check_algorithm
+from polyfed.experiment.schema import Evaluate, Top
+from polyfed.layers import layers as layer_registry
+from polyfed.run.callbacks import Callback
+from polyfed.run.callbacks import callbacks as callback_registry
 from polyfed.run.directory import RunDirectory
-from polyfed.run.evaluation import fits
-from polyfed.run.loop import Plan, Progress, Result, execute
+from polyfed.run.loop import Result, execute
+from polyfed.run.plan import Plan, apart, one_part
+from polyfed.weights import Weighting, weightings
 
 
 def train(
     problem: Problem,
     federation: Federation,
-    algorithm: Algorithm,
+    algorithm: Algorithm | str | Mapping[str, Any],
     *,
     rounds: int = 100,
     cohort: int | float | str = "all",
     seed: int = 0,
-    engine: str | dict[str, Any] = "local",
+    engine: str | Mapping[str, Any] = "local",
     evaluate: Mapping[str, Any] | None = None,
-    wrappers: Wrappers | None = None,
-    around: Callable[[Fleet], Fleet] | None = None,
+    layers: Sequence[Layer | str | Mapping[str, Any]] = (),
+    callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
-    progress: Progress | None = None,
 ) -> Result:
     """Train a problem over a federation and return the model, the history and the run directory.
 
-    cohort: clients a round, a number, a fraction below 1, or 'all'. engine: a name, or a dict with a name and its
-    settings, {'name': 'local', 'workers': 2}. evaluate: the keys of [evaluate] in an experiment. around:
-    a Fleet around the fleet (`polyfed.layers`). out: the run directory
-    (default: a new one under runs/); with resume=True a run that stopped there goes on, given the same arguments.
+    Args:
+        problem: the model and its objectives.
+        federation: the clients' data.
+        algorithm: the method: `polyfed.FedCMOO(lr=0.1)`, a name ('fedcmoo'), or a dict with a name and settings.
+        rounds: how many rounds.
+        cohort: clients a round, a number, a fraction below 1, or 'all'.
+        seed: same seed, same model.
+        engine: where clients work, a name, or a dict with a name and settings, {'name': 'local', 'workers': 2}.
+        evaluate: the keys of [evaluate] in an experiment, {'every': 10}.
+        layers: what stands between the method and the clients, in order: attacks, faults, ...
+        callbacks: who is told of every round.
+        out: the run directory; default: a new one under runs/.
+        resume: whether a run that stopped in `out` goes on, given the same arguments.
+
+    Returns:
+        The trained module, one line of metrics a round, the run's directory, and a summary.
     """
-    asked = Asked.of(rounds, cohort, seed, engine, evaluate)
-    if getattr(algorithm, "pooled", False):
-        federation, asked.top.cohort = federation.pooled(), "all"
-    called = next((key for key in algorithms if algorithms[key] is type(algorithm)), type(algorithm).__name__)
-    fits(problem, federation, algorithm)
-    plan = Plan(
-        "python", called, asked.engine_name, problem, federation, algorithm,
-        partial(asked.engine, problem, federation, wrappers or Wrappers()), asked.top.rounds, asked.top.seed,
-        cohort_size(asked.top.cohort, len(federation)), asked.evaluate, around or (lambda fleet: fleet),
-    )  # fmt: skip
-    return asked.carry_out(plan, {"algorithm": described(algorithm, called)}, out, resume, progress)
+    settings = RunSettings.of(rounds, cohort, seed, engine, evaluate)
+    method = check_algorithm(_chosen(algorithm))
+    if method.pooled:
+        federation, settings.top.cohort = federation.pooled(), "all"
+    plan = settings.plan(one_part(problem, federation, method), None, layers, callbacks)
+    return settings.carry_out(plan, {"algorithm": described(method)}, out, resume)
+
+
+def train_many(
+    algorithm: MultiModel,
+    federations: Federation | Mapping[str, Federation],
+    *,
+    rounds: int = 100,
+    cohort: int | float | str = "all",
+    seed: int = 0,
+    engine: str | Mapping[str, Any] = "local",
+    evaluate: Mapping[str, Any] | None = None,
+    layers: Sequence[Layer | str | Mapping[str, Any]] = (),
+    callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Result:
+    """Train all models of a `MultiModel` over one pool of clients.
+
+    Args:
+        algorithm: the models, their methods, and the schedule by which they share the clients.
+        federations: each model's data by its name, or one that serves all of them.
+        rounds, seed, engine, evaluate, layers, callbacks, out, resume: as in `polyfed.train`.
+        cohort: clients a round, of all models together.
+
+    Returns:
+        As `polyfed.train`; the model is an `nn.ModuleDict`.
+    """
+    settings = RunSettings.of(rounds, cohort, seed, engine, evaluate)
+    data = dict.fromkeys(algorithm.models, federations) if isinstance(federations, Federation) else dict(federations)
+    if set(data) != set(algorithm.models):
+        raise BadInput(f"Each model needs a federation. Found {sorted(data)} for {sorted(algorithm.models)}.")
+    problems = apart([(m, problem) for m, (problem, _) in algorithm.models.items()])
+    parts = {m: Part(problems[m], data[m], check_algorithm(a)) for m, (_, a) in algorithm.models.items()}
+    plan = settings.plan(parts, algorithm, layers, callbacks)
+    models = {m: {"algorithm": described(a)} for m, (_, a) in algorithm.models.items()}
+    return settings.carry_out(plan, {"schedule": {"name": algorithm.name}, "models": models}, out, resume)
 
 
 @dataclass
-class Asked:
+class RunSettings:
     """What `train` and `train_many` are given besides models and data, checked."""
 
     top: Top
-    engine_name: str
-    engine_settings: dict[str, Any]
+    engine_table: dict[str, Any]
     engine: partial[Engine]
     evaluate: dict[str, Any]
 
@@ -80,44 +128,74 @@ class Asked:
         seed: int,
         engine: str | Mapping[str, Any],
         evaluate: Mapping[str, Any] | None,
-    ) -> Asked:
+    ) -> RunSettings:
         given = {"rounds": rounds, "seed": seed, "cohort": cohort}
         numbers: Any = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
         if not isinstance(engine, str | Mapping):
             raise BadInput(f"engine should be a name or a dict with a name and settings. Found {engine!r}.")
         table = {"name": engine} if isinstance(engine, str) else dict(engine)
-        name = str(table.pop("name", "local"))
-        values, _ = arguments(engines[name], table, "engine", ("problem", "federation", "wrappers"))
+        made, _ = build_engine(table)
         wanted = dict(evaluate or {})
         checked: Evaluate = check(lambda: Evaluate(**wanted), wanted, "evaluate", Evaluate.model_fields)
         top = check(lambda: Top(**numbers), numbers, "", numbers)
-        return cls(top, name, table, partial(engines[name], **values), checked.model_dump())
+        return cls(top, {"name": "local", **table}, made, checked.model_dump())
 
-    def carry_out(
-        self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool, progress: Progress | None
-    ) -> Result:
+    def plan(
+        self,
+        parts: Mapping[str, Part],
+        schedule: MultiModel | None,
+        layers: Sequence[Layer | str | Mapping[str, Any]],
+        callbacks: Sequence[Callback | str | Mapping[str, Any]],
+    ) -> Plan:
+        around = Layers(tuple(choose(layer_registry, layer, "layers", Layer) for layer in layers))
+        told = tuple(choose(callback_registry, one, "callbacks", Callback) for one in callbacks)
+        top = self.top
+        return assemble(
+            "python", parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, evaluate=self.evaluate,
+            engine=self.engine, engine_name=self.engine_table["name"], layers=around, callbacks=told,
+        )  # fmt: skip
+
+    def carry_out(self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool) -> Result:
         """Begin the run, or go on with it."""
         top, path = self.top, None if out is None else Path(out)
         settings: dict[str, Any] = {"python": True, "rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
-        settings |= {"engine": {"name": self.engine_name, **self.engine_settings}, **more}
+        if plan.layers.listed:
+            settings["layers"] = [{"name": layer_name(layer)} for layer in plan.layers.listed]
+        settings |= {"engine": self.engine_table, **more}
         if resume and path is not None and (path / "experiment.toml").is_file():
-            return execute(plan, same(RunDirectory.open(path), settings), progress)
-        return execute(plan, RunDirectory.create(path, plan.algorithm_name, settings), progress)
+            return execute(plan, check_same_settings(RunDirectory.open(path), settings))
+        return execute(plan, RunDirectory.create(path, plan.title, settings))
 
 
-def described(algorithm: Any, called: str) -> dict[str, Any]:
+def _chosen(algorithm: Any) -> Any:
+    """A method by its name, or as it is."""
+    return choose(algorithms, algorithm, "algorithm", Algorithm) if isinstance(algorithm, str | Mapping) else algorithm
+
+
+def described(algorithm: Algorithm) -> dict[str, Any]:
     """An algorithm as a table, for the copy of the settings that a run keeps."""
-    return {"name": called, **without_none(asdict(algorithm) if is_dataclass(algorithm) else {})}  # type: ignore[arg-type]
+    names: list[str] = [f.name for f in fields(algorithm)] if is_dataclass(algorithm) else []
+    own = {name: getattr(algorithm, name) for name in names}
+    return {"name": algorithm.title, **{key: _plain(value) for key, value in own.items() if value is not None}}
 
 
-def same(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
+def _plain(value: Any) -> Any:
+    """Settings as TOML has them."""
+    if isinstance(value, Compressor):
+        return as_table(compressors, value)
+    if isinstance(value, Weighting):
+        return {"name": weightings.name_of(type(value))}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(v) for f in fields(value) if (v := getattr(value, f.name)) is not None}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(v) for key, v in value.items() if v is not None}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
     """A run goes on with the settings it was begun with; only more rounds may be asked for."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
     for key in {*before, *now} - {"rounds", "engine"}:
         if before.get(key) != now.get(key):
             raise BadInput(f"{directory.path} was begun with {key} = {before.get(key)}; found {now.get(key)}.")
     return directory
-
-
-def without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}

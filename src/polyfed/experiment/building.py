@@ -1,229 +1,189 @@
-"""From a TOML file to a plan: read, override, check, build. Bad input ends here, before anything is written."""
+"""From settings to a plan: check and build everything. Bad input ends here, before anything is written."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.resources
-import sys
-import tomllib
-from collections.abc import Callable, Iterable
-from functools import partial, reduce
-from pathlib import Path
-from typing import Annotated, Any, Literal
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
-from pydantic import BeforeValidator, Field
 
-from polyfed.algorithms import algorithms
-from polyfed.core.client import Wrappers
+from polyfed.algorithms import Algorithm, algorithms
+from polyfed.algorithms.models.multimodel import MultiModel
+from polyfed.algorithms.models.schedules import schedules
+from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, nearest
-from polyfed.core.fleet import Engine, Fleet
+from polyfed.core.federation import Federation
+from polyfed.core.layer import Layer, Layers
+from polyfed.core.part import Part
 from polyfed.core.problem import Problem
-from polyfed.core.registry import forget
-from polyfed.core.settings import Settings, Table, arguments, build, check, whole
+from polyfed.core.settings import Settings, arguments, build, check
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.engines import engines
-from polyfed.layers.attacks import attacks
-from polyfed.layers.faults import Faults
-from polyfed.layers.network import Network
+from polyfed.experiment.schema import NAMES, Evaluate, Model, ModelTable, ScheduleTable, Top
+from polyfed.layers import layers as layer_registry
 from polyfed.models import models
-from polyfed.run.evaluation import fits
-from polyfed.run.loop import Plan
+from polyfed.run.callbacks import Callback, callbacks
+from polyfed.run.plan import Plan, check_parts, one_part, pool_size
 
-Whole = Annotated[int, Field(ge=1), BeforeValidator(whole)]
-_reached: set[str] = set()  # folders of experiments read in this process
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-
-
-def _clients(value: Any) -> Any:
-    """1.0 could mean one client or all of them."""
-    if isinstance(value, bool) or (isinstance(value, float) and not 0 < value < 1):
-        raise ValueError("a whole number of clients, a fraction below 1, or 'all'")
-    return value
-
-
-Cohort = Annotated[Whole | Fraction | Literal["all"], BeforeValidator(_clients)]
-
-
-NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedcmoo", "engine": "local", "attacks": "misreport"}
-
-
-class Top(Table):
-    """The keys of an experiment; the tables are checked against what they name."""
-
-    rounds: Whole = 100
-    seed: Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(whole)] = 0
-    cohort: Cohort = 10
-    data: Settings = Field(default_factory=dict)
-    model: Settings = Field(default_factory=dict)
-    algorithm: Settings = Field(default_factory=dict)
-    engine: Settings = Field(default_factory=dict)
-    evaluate: Settings = Field(default_factory=dict)
-    attacks: list[Settings] = Field(default_factory=list)
-    schedule: Settings = Field(default_factory=dict)
-    models: Settings = Field(default_factory=dict)
-    faults: Settings | None = None
-    network: Settings | None = None
-
-
-class Evaluate(Table):
-    """every: rounds between evaluations; clients, stationarity, improved: what else is measured, by asking clients."""
-
-    every: Whole = 1
-    clients: bool = False
-    stationarity: Annotated[int, Field(ge=0)] = 0
-    improved: bool = False
-
-
-class Model(Table):
-    name: str
-    dtype: Literal["float32", "float64"] = "float32"
-
-
-def builtin() -> dict[str, Path]:
-    """The experiments that come with polyfed."""
-    folder = Path(str(importlib.resources.files("polyfed.experiment") / "builtin"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
-def read(source: str) -> tuple[str, Settings]:
-    """An experiment's name and settings, from a file or a built-in name."""
-    path = builtin().get(source, Path(source))
-    if path.is_dir():
-        raise BadInput(f"{source} is a directory; an experiment is a TOML file or a built-in name.")
-    if not path.is_file():
-        raise BadInput(f"No experiment {source!r}: neither a file nor built in.{nearest(source, builtin())}")
-    try:
-        settings = tomllib.loads(path.read_bytes().decode())
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{source} is not text; an experiment is a TOML file.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{source} is not valid TOML: {error}.") from error
-    reach(folder(source))
-    reach(settings.pop("folder", ""))  # in the copy that a run keeps
-    return str(settings.pop("name", path.stem)), settings
-
-
-def folder(source: str) -> str:
-    """Where an experiment's own functions may lie: beside its file."""
-    return "" if source in builtin() else str(Path(source).parent.resolve())
-
-
-def reach(folder: str) -> None:
-    """Let an experiment name functions that lie in a folder, before those of experiments read earlier."""
-    if not folder:
-        return
-    if folder in sys.path:
-        sys.path.remove(folder)
-    sys.path.insert(0, folder)
-    importlib.invalidate_caches()  # the file may be younger than the last look into its folder
-    _forget_others(Path(folder))
-    _reached.add(folder)
-
-
-def _forget_others(folder: Path) -> None:
-    """Two experiments may each have a `mine.py`, or a package `mine`: what another's registered goes with it."""
-    names = {p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in names and getattr(module, "__file__", None):
-            file = Path(str(module.__file__))
-            root = file.parents[name.count(".") + (file.name == "__init__.py")]
-            if root != folder and str(root) in _reached:
-                del sys.modules[name]
-                forget(name)
-
-
-def rest_of(table: Any) -> Settings:
-    """A table without its name."""
-    return {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
-
-
-def override(settings: Settings, assignments: Iterable[str]) -> Settings:
-    """Apply KEY=VALUE texts, `algorithm.lr=0.1`; a value is TOML, or else a plain word, and nothing takes a key out."""
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise BadInput(f"--set needs KEY=VALUE, as in --set algorithm.lr=0.1. Found {text!r}.")
-        *path, leaf = key.strip().split(".")
-        _check_model(settings, [*path, leaf])
-        node = settings
-        for part in path:
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                raise BadInput(f"--set {key}: {part!r} is a value, not a table.")
-        if value.strip():
-            node[leaf] = _value(value.strip())
-        else:
-            node.pop(leaf, None)
-    return settings
-
-
-def _check_model(settings: Settings, path: list[str]) -> None:
-    """A misspelt model would otherwise become one more, made of the experiment's defaults."""
-    known = settings.get("models")
-    if path[0] == "models" and len(path) > 1 and path[1] not in (known if isinstance(known, dict) else ()):
-        raise BadInput(f"--set {'.'.join(path)}: there is no model {path[1]!r}.{nearest(path[1], known or ())}")
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+Loaded = dict[str, tuple[Dataset, Federation, Settings]]
 
 
 def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
     """Check and build everything; the settings come back with every default filled in."""
     top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
-    if top.models:
-        from polyfed.experiment.models import plan_many
+    evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
+    engine, engine_table = build_engine(top.engine)
+    build_parts = _several if top.models else _one
+    parts, schedule, tables = build_parts(top)
+    layers, layer_tables = build_layers(top)
+    told, told_tables = _build_list(callbacks, top.callbacks, "callbacks", Callback)
+    made = assemble(
+        name, parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, evaluate=evaluate.model_dump(),
+        engine=engine, engine_name=engine_table["name"], layers=layers, callbacks=tuple(told),
+    )  # fmt: skip
+    head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
+    lists = {"callbacks": told_tables} if told_tables else {}
+    return made, {
+        **head, **layer_tables, **lists, "engine": engine_table, "evaluate": evaluate.model_dump(), **tables,
+    }  # fmt: skip
 
-        return plan_many(name, top)
+
+def assemble(
+    name: str,
+    parts: Mapping[str, Part],
+    schedule: MultiModel | None,
+    *,
+    rounds: int,
+    seed: int,
+    cohort: int | float | str,
+    evaluate: Mapping[str, Any],
+    engine: partial[Engine],
+    engine_name: str,
+    layers: Layers,
+    callbacks: tuple[Callback, ...],
+) -> Plan:
+    """The plan of checked parts: for experiments, `train` and `train_many` alike."""
+    size = cohort_size(cohort, pool_size(parts))
+    check_parts(parts, layers, size, schedule)
+    method = parts[""].algorithm if schedule is None else None
+    return Plan(
+        name=name, title=schedule.name if schedule is not None else "" if method is None else method.title,
+        engine_name=engine_name, parts=parts, engine=engine, rounds=rounds, seed=seed, cohort=size, evaluate=evaluate,
+        layers=layers, callbacks=callbacks, schedule=schedule,
+    )  # fmt: skip
+
+
+def _one(top: Top) -> tuple[dict[str, Part], None, Settings]:
+    """One model: [data], [model], [algorithm]."""
     if top.schedule:
         raise BadInput("[schedule] shares the clients out among models: give them as [models.NAME]. Found none.")
-    evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
-    algorithm, algorithm_table = build_named(algorithms, top.algorithm, "algorithm")
-    engine, engine_table = build_engine(top.engine)
+    algorithm, algorithm_table = build_algorithm(top.algorithm)
     dataset, federation, data_table = build_data({"name": NAMES["data"], **top.data}, top.seed)
-    if getattr(algorithm, "pooled", False):
+    if algorithm.pooled:
         federation, top.cohort = federation.pooled(), "all"
     problem, model_table = build_problem(top.model, dataset, top.seed)
-    wrappers, attack_tables = build_attacks(top.attacks, len(federation))
-    around, around_tables = build_around(top, len(federation))
-    fits(problem, federation, algorithm)
-    made = Plan(
-        name, algorithm_table["name"], engine_table["name"], problem, federation, algorithm,
-        partial(engine, problem, federation, wrappers),
-        top.rounds, top.seed, cohort_size(top.cohort, len(federation)), evaluate.model_dump(),
-        around,
-    )  # fmt: skip
-    tables = {"data": data_table, "model": model_table, "algorithm": algorithm_table, "engine": engine_table}
-    head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
-    return made, {**head, "attacks": attack_tables, **tables, **around_tables, "evaluate": evaluate.model_dump()}
+    tables = {"data": data_table, "model": model_table, "algorithm": algorithm_table}
+    return one_part(problem, federation, algorithm), None, tables
 
 
-def build_around(top: Top, clients: int) -> tuple[Callable[[Fleet], Fleet], Settings]:
-    """[faults] and [network]: the fleets around the engine, faults inside, so that time sees who answered."""
-    kinds = {"faults": Faults, "network": Network}
-    tables = {name: table for name in kinds if (table := getattr(top, name)) is not None}
-    made = {name: build(kinds[name], table, name) for name, table in tables.items()}
-    if "faults" in made:
-        made["faults"][0].check(clients)
-
-    def around(fleet: Fleet) -> Fleet:
-        return reduce(lambda inner, layer: layer(inner), [layer for layer, _ in made.values()], fleet)
-
-    return around, {name: resolved for name, (_, resolved) in made.items()}
+# several models: each has its own tables; what it leaves out is the experiment's, unless it names something else
 
 
-def build_attacks(tables: list[Settings], clients: int) -> tuple[Wrappers, list[Settings]]:
-    """[[attacks]]: what some clients do to everybody else."""
-    made = [build_named(attacks, table, "attacks") for table in tables]
-    for attack, _ in made:
-        if any(c >= clients for c in attack.clients):
-            raise BadInput(f"attacks.clients should be numbers below {clients}. Found {attack.clients}.")
-    return Wrappers(attacks=tuple(attack for attack, _ in made)), [resolved for _, resolved in made]
+def _several(top: Top) -> tuple[dict[str, Part], MultiModel, Settings]:
+    """Every model's part and resolved table; models on the same data share it."""
+    schedule: ScheduleTable = check(lambda: ScheduleTable(**top.schedule), top.schedule, "schedule", ["name"])
+    _ = schedules[schedule.name]
+    parts: dict[str, Part] = {}
+    tables: Settings = {}
+    loaded: Loaded = {}
+    for name, table in expanded(top.models).items():
+        try:
+            parts[name], tables[name] = _model(table, top, loaded)
+        except BadInput as error:
+            raise BadInput(f"Model {name!r}: {error}") from error
+    methods = {m: (part.problem, part.algorithm) for m, part in parts.items() if part.algorithm is not None}
+    return parts, MultiModel(methods, schedule.name), {"schedule": schedule.model_dump(), "models": tables}
+
+
+def expanded(models: Mapping[str, Any]) -> dict[str, ModelTable]:
+    """One checked table a model, copies under names of their own."""
+    found: dict[str, ModelTable] = {}
+    for name, table in models.items():
+        if not isinstance(table, dict):
+            raise BadInput(f"models.{name} should be a table, [models.{name}]. Found {table!r}.")
+        checked: ModelTable = check(partial(ModelTable, **table), table, f"models.{name}", ModelTable.model_fields)
+        names = [name] if checked.copies == 1 else [f"{name}-{k + 1}" for k in range(checked.copies)]
+        if taken := next((n for n in names if n in found), None):
+            raise BadInput(f"Two models are called {taken!r}; rename one of them.")
+        found |= dict.fromkeys(names, checked)
+    return found
+
+
+def _model(table: ModelTable, top: Top, loaded: Loaded) -> tuple[Part, Settings]:
+    seed = top.seed if table.seed is None else table.seed
+    data = {"name": NAMES["data"], **_inherited(table.data, top.data, "data")}
+    key = json.dumps([seed, data], sort_keys=True, default=str)
+    if key not in loaded:
+        loaded[key] = build_data(data, seed)
+    dataset, federation, data_table = loaded[key]
+    some = _chosen(dataset, table.objectives)
+    problem, model_table = build_problem(_inherited(table.model, top.model, "model"), some, seed)
+    algorithm, algorithm_table = build_algorithm(_inherited(table.algorithm, top.algorithm, "algorithm"))
+    own = {} if table.objectives is None else {"objectives": table.objectives}
+    resolved = {"data": data_table, "model": model_table, "algorithm": algorithm_table}
+    return Part(problem, federation, algorithm), {"seed": seed, **own, **resolved}
+
+
+def _inherited(own: Settings, top: Settings, kind: str) -> Settings:
+    """The experiment's table with the model's changes, or the model's alone where it names something else."""
+    general = top.get("name", NAMES[kind])
+    return {**top, **own} if own.get("name", general) == general else own
+
+
+def _chosen(dataset: Dataset, names: list[str] | None) -> Dataset:
+    """The data set with some of its objectives only."""
+    if names is None:
+        return dataset
+    known = {o.name: o for o in dataset.objectives}
+    for name in names:
+        if name not in known:
+            raise BadInput(f"'objectives' names {name!r}, which the data set does not have.{nearest(name, known)}")
+    return replace(dataset, objectives=tuple(known[name] for name in names))
+
+
+# layers and callbacks
+
+
+def build_layers(top: Top) -> tuple[Layers, Settings]:
+    """[[attacks]], [[layers]], [network] and [faults], in this order: time sees who answered."""
+    attacks, attack_tables = _build_list(layer_registry, top.attacks, "attacks", Layer)
+    listed, listed_tables = _build_list(layer_registry, top.layers, "layers", Layer)
+    tables: Settings = {"attacks": attack_tables, **({"layers": listed_tables} if listed_tables else {})}
+    short: list[Layer] = []
+    if top.network is not None:
+        table = {("kind" if key == "name" else key): value for key, value in top.network.items()}
+        made, resolved = build(layer_registry["network"], table, "network")
+        short.append(made)
+        tables["network"] = {("name" if key == "kind" else key): value for key, value in resolved.items()}
+    if top.faults is not None:
+        made, tables["faults"] = build(layer_registry["faults"], top.faults, "faults")
+        short.append(made)
+    return Layers((*attacks, *listed, *short)), tables
+
+
+def _build_list(registry: Any, tables: list[Settings], path: str, kind: type[Any]) -> tuple[list[Any], list[Settings]]:
+    """What a list of tables names, and the tables with all defaults filled in."""
+    made = [build_named(registry, table, path) for table in tables]
+    for thing, table in made:
+        if not isinstance(thing, kind):
+            raise BadInput(
+                f"{path}: {table['name']!r} should be a polyfed {kind.__name__}. Found {type(thing).__name__}."
+            )
+    return [thing for thing, _ in made], [table for _, table in made]
 
 
 def cohort_size(cohort: int | float | str, clients: int) -> int:
@@ -237,8 +197,13 @@ def cohort_size(cohort: int | float | str, clients: int) -> int:
     return int(cohort)
 
 
+# things by name
+
+
 def _name(table: Settings, path: str) -> tuple[str, Settings]:
-    name = table.get("name", NAMES[path])
+    name = table.get("name", NAMES.get(path))
+    if name is None:
+        raise BadInput(f"The key '{path}.name' is needed and was not given.")
     if not isinstance(name, str):
         raise BadInput(f"{path}.name should be a name, as 'polyfed list' shows them. Found {name!r}.")
     return name, {key: value for key, value in table.items() if key != "name"}
@@ -250,10 +215,23 @@ def build_named(registry: Any, table: Settings, path: str, **given: Any) -> tupl
     return made, {"name": name, **resolved}
 
 
+def build_algorithm(table: Settings) -> tuple[Algorithm, Settings]:
+    made, resolved = build_named(algorithms, table, "algorithm")
+    return check_algorithm(made), resolved
+
+
+def check_algorithm(made: Any) -> Algorithm:
+    """Refuse what is not a method."""
+    if not isinstance(made, Algorithm):
+        found = type(made).__name__
+        raise BadInput(f"An algorithm should be a name or a subclass of polyfed.Algorithm. Found {found}.")
+    return made
+
+
 def build_engine(table: Settings) -> tuple[partial[Engine], Settings]:
     """Engines are checked now and started later: they may own processes."""
     name, rest = _name(table, "engine")
-    values, resolved = arguments(engines[name], rest, "engine", ("problem", "federation", "wrappers"))
+    values, resolved = arguments(engines[name], rest, "engine", ("parts", "layers"))
     return partial(engines[name], **values), {"name": name, **resolved}
 
 

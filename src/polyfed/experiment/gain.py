@@ -10,11 +10,10 @@ in the experiment's rounds, and T_1 is that number of rounds.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,16 @@ import numpy as np
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.settings import Settings
 from polyfed.experiment.building import plan
+from polyfed.run.callbacks import Callback, RunView
 from polyfed.run.directory import RunDirectory
-from polyfed.run.loop import Progress, execute
+from polyfed.run.loop import execute
 
 RISING = ("accuracy",)  # of these more is better
 PATIENCE = 2  # a run of M models ends after so many times M T_1 rounds: a gain below a half is no longer measured
 
 
-class _Reached(Exception):
-    """All models have reached what they should: the run need not go on."""
-
-
 @dataclass
-class Watch(Progress):
+class Watch(Callback):
     """Notes the first round in which each model has reached its target, and ends the run when all have."""
 
     metric: str
@@ -43,15 +39,13 @@ class Watch(Progress):
     hits: dict[str, int] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
 
-    def round(self, line: Mapping[str, Any]) -> None:
-        if "metrics" not in line:
-            return
+    def on_evaluation(self, run: RunView, line: Mapping[str, Any]) -> None:
         self.last = values(line, self.metric)
         for model, target in self.targets.items():
             if model not in self.hits and reached(self.last[model], target, self.metric):
                 self.hits[model] = int(line["round"])
         if len(self.hits) == len(self.targets) > 0:
-            raise _Reached
+            run.stop()
 
 
 def reached(value: float, target: float, metric: str) -> bool:
@@ -149,8 +143,8 @@ def _watched(settings: Settings, models: Mapping[str, str], schedule: str, round
     """A run of these models, in a directory that does not stay."""
     tables = {name: bases(settings)[base] for name, base in models.items()}
     made, _ = plan("gain", {**settings, "rounds": rounds, "schedule": {"name": schedule}, "models": tables})
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Reached):
-        execute(made, RunDirectory.create(Path(folder) / "run", "gain", {}), watch)
+    with tempfile.TemporaryDirectory() as folder:
+        execute(replace(made, callbacks=(watch,)), RunDirectory.create(Path(folder) / "run", "gain", {}))
     return watch
 
 

@@ -1,4 +1,4 @@
-"""Clients that misreport: functions around a client's work, applied where the data is, on every engine.
+"""Clients that misreport, applied where the data is, on every engine.
 
 The attacks of the FedMGDA+ paper (Hu et al. 2022, section VI): a client scales its loss by a factor, or adds a bias to
 it. A scaled loss scales gradients, Jacobians and reported losses; a bias changes reported losses alone.
@@ -6,20 +6,19 @@ it. A scaled loss scales gradients, Jacobians and reported losses; a bias change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.algorithms.base import STRICT
-from polyfed.core.client import Client, Perform, State
-from polyfed.core.messages import Request
+from polyfed.core.client import GradientClient
+from polyfed.core.errors import BadInput
+from polyfed.core.layer import Layer, Stage, layers
+from polyfed.core.part import Parts
 from polyfed.core.problem import Batch
-from polyfed.core.registry import Registry
-
-attacks: Registry[Callable[..., Any]] = Registry("attack", __name__.rpartition(".")[0])
+from polyfed.core.settings import STRICT
 
 Ids = list[Annotated[int, Field(ge=0)]]
 Gradient = tuple[Tensor, Tensor, Tensor]
@@ -28,7 +27,7 @@ Gradient = tuple[Tensor, Tensor, Tensor]
 class Misreporting:
     """A client whose losses pass through `f <- factor f + bias`; everything else is the honest client's."""
 
-    def __init__(self, inner: Client, factor: float, bias: float) -> None:
+    def __init__(self, inner: GradientClient, factor: float, bias: float) -> None:
         self._inner, self._factor, self._bias = inner, factor, bias
 
     def __getattr__(self, name: str) -> Any:
@@ -50,19 +49,34 @@ class Misreporting:
         return self._factor * g, self._factor * losses + self._bias, buffers
 
 
-@attacks("misreport")
+@layers("misreport")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Misreport:
-    """The named clients report factor * loss + bias; a factor also scales their gradients."""
+class Misreport(Layer):
+    """The named clients report factor * loss + bias; a factor also scales their gradients. Evaluation stays honest.
+
+    Args:
+        clients: who misreports.
+        factor: what losses and gradients are multiplied by.
+        bias: what is added to reported losses.
+    """
+
+    stage: ClassVar[Stage] = "attack"
 
     clients: Ids
     factor: float = 1.0
     bias: float = 0.0
 
-    def __call__(self, inner: Perform) -> Perform:
-        def attacked(client: Client, request: Request, state: State | None) -> tuple[Mapping[str, Any], State | None]:
-            if client.id in self.clients and request.work != "evaluate":  # its own measurements stay honest
-                client = Misreporting(client, self.factor, self.bias)
-            return inner(client, request, state)
+    @property
+    def singly(self) -> Collection[int]:
+        return self.clients
 
-        return attacked
+    def client(self, client: Any) -> Any:
+        return Misreporting(client, self.factor, self.bias) if self._is_attacker(client.id) else client
+
+    def _is_attacker(self, client: Any) -> bool:
+        """Attackers are run one at a time, so that a stand-in for many clients is none."""
+        return isinstance(client, int) and client in self.clients
+
+    def check(self, parts: Parts, clients: int) -> None:
+        if any(c >= clients for c in self.clients):
+            raise BadInput(f"attacks.clients should be numbers below {clients}. Found {self.clients}.")

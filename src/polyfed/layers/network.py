@@ -18,14 +18,15 @@ linear task takes 4 d (a product and an update), a gradient of a network on one 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from polyfed.algorithms.base import STRICT, NotNegative, Positive
-from polyfed.core.fleet import Around, Fleet, Ids, Stack
+from polyfed.core.fleet import Around, Ids, PartFleet, Stack
+from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Reply, Request, size
+from polyfed.core.settings import STRICT, NotNegative, Positive
 from polyfed.core.work import works
 
 MEGABIT = 1e6 / 8  # bytes
@@ -37,20 +38,30 @@ KINDS: dict[str, tuple[float, float, float]] = {
 LINEAR, NETWORK = 4, 6  # operations per row and parameter
 
 
+@layers("network")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Network:
-    """Phones on a network by name; down and up (bytes a second), latency (seconds) and clock replace its figures."""
+class Network(Layer):
+    """Simulated time: phones on a network by name.
 
-    name: Literal["3g", "lte", "wifi"] = "lte"
+    Args:
+        kind: '3g', 'lte' or 'wifi'; in the short form [network] it is called name.
+        clock: operations a second.
+        down, up: bytes a second, in place of the network's.
+        latency: seconds, in place of the network's.
+    """
+
+    stage: ClassVar[Stage] = "transport"
+
+    kind: Literal["3g", "lte", "wifi"] = "lte"
     clock: Positive = 1e9
     down: Positive | None = None
     up: Positive | None = None
     latency: NotNegative | None = None
 
-    def __call__(self, inner: Fleet) -> Fleet:
+    def fleet(self, inner: PartFleet) -> PartFleet:
         given = self.down, self.up, self.latency
         down, up, latency = (
-            own if own is not None else known for own, known in zip(given, KINDS[self.name], strict=True)
+            own if own is not None else known for own, known in zip(given, KINDS[self.kind], strict=True)
         )
         return Timed(inner, clock=self.clock, down=down, up=up, latency=latency)
 
@@ -58,7 +69,7 @@ class Network:
 class Timed(Around):
     """A fleet whose rounds take simulated seconds. What only measures takes none."""
 
-    def __init__(self, inner: Fleet, *, clock: float, down: float, up: float, latency: float) -> None:
+    def __init__(self, inner: PartFleet, *, clock: float, down: float, up: float, latency: float) -> None:
         super().__init__(inner)
         self._figures = clock, down, up, latency
         self._round, self._d, self.seconds = -1, 0, 0.0
@@ -79,12 +90,12 @@ class Timed(Around):
             self.seconds += slowest or self._time(request, 0, clients[0], None, 0)
 
     def report(self) -> dict[str, Any]:
-        return {**super().report(), "simulated_seconds": self.seconds}
+        return {"simulated_seconds": self.seconds}
 
     def _begin(self, request: Request) -> None:
         with self._lock:
-            if request.round != self._round:
-                self._round, self.seconds = request.round, 0.0
+            if self.clock.round != self._round:
+                self._round, self.seconds = self.clock.round, 0.0
             model = request.each.get("w", request.shared.get("x"))
             if model is not None:
                 self._d = model.shape[-1]
@@ -106,5 +117,6 @@ class Timed(Around):
 
 def _rows(row: Request, n: int) -> int:
     """Rows that local training goes over, from a request's options."""
-    steps, epochs, batch = (int(row.options.get(name) or 0) for name in ("steps", "epochs", "batch_size"))  # type: ignore[arg-type]
+    options: Mapping[str, Any] = row.options
+    steps, epochs, batch = (int(options.get(name) or 0) for name in ("steps", "epochs", "batch_size"))
     return steps * (batch or n) if steps else max(epochs, 1) * n

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from polyfed.core.errors import BadInput
@@ -40,9 +39,3 @@ def _width(loss: object, target: np.ndarray) -> int:
         return 1 if target.ndim == 1 else int(target.shape[1])
     raise BadInput("A built-in model does not fit an objective with a loss of your own; name your own model, "
                    "model.name = 'package.module:function'.")  # fmt: skip
-
-
-def sample(dataset: Dataset) -> Tensor:
-    """One prepared example, for its shape."""
-    x = torch.from_numpy(np.asarray(dataset.x[:1]))
-    return dataset.prepare(x) if dataset.prepare else x

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed.core.errors import BadInput
-from polyfed.data import Dataset
-from polyfed.models import Headed, models, sample, widths
+from polyfed.data import Dataset, sample
+from polyfed.models import Headed, models, widths
 
 Width = Annotated[int, Field(ge=1)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from polyfed.core.errors import BadInput
-from polyfed.data import Dataset
-from polyfed.models import models, sample
+from polyfed.data import Dataset, sample
+from polyfed.models import models
 from polyfed.models.layers import Dropout, channels, drop, flat_width, headed
 
 

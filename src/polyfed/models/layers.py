@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import nn
 
 from polyfed.core.errors import BadInput
-from polyfed.data import Dataset
-from polyfed.models import Headed, sample, widths
+from polyfed.data import Dataset, sample
+from polyfed.models import Headed, widths
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -12,31 +11,38 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from polyfed.run.loop import Progress
+from polyfed.run.callbacks import Callback, RunView, callbacks
+
+if TYPE_CHECKING:
+    from polyfed.run.loop import Result
 
 
-class Live(Progress):
-    """A progress bar with rounds, losses, bytes and the time that is left."""
+@callbacks("progress")
+class Progress(Callback):
+    """A progress bar on stderr, with rounds, losses, bytes and the time that is left."""
 
-    def start(self, done: int, rounds: int, run: Path) -> None:
+    optional = True
+
+    def on_start(self, run: RunView) -> None:
         self._bytes = 0
         self._losses = ""
         self._bar = Bar(
             TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[said]}"), console=Console(stderr=True),
+            TextColumn("{task.fields[status]}"), console=Console(stderr=True),
         )  # fmt: skip
-        self._task = self._bar.add_task("", total=rounds, completed=done, said="")
+        self._task = self._bar.add_task("", total=run.rounds, completed=run.round, status="")
         self._bar.start()
 
-    def round(self, line: Mapping[str, Any]) -> None:
+    def on_round(self, run: RunView, line: Mapping[str, Any]) -> None:
         self._bytes += line["bytes_up"] + line["bytes_down"]
         if losses := line.get("losses"):
             first = [(name, loss) for name, loss in losses.items() if loss is not None][:4]
             self._losses = "  ".join(f"{name} {loss:.3f}" for name, loss in first)
         failed = f"  {len(line['failures'])} failed" if line["failures"] else ""
-        self._bar.update(self._task, completed=line["round"], said=f"{self._losses}  {decimal(self._bytes)}{failed}")
+        status = f"{self._losses}  {decimal(self._bytes)}{failed}"
+        self._bar.update(self._task, completed=line["round"], status=status)
 
-    def stop(self) -> None:
+    def on_end(self, run: RunView, result: Result | None) -> None:
         self._bar.stop()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,52 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.algorithms import Algorithm, State
-from polyfed.client.runner import Bench
-from polyfed.core.client import Wrappers
-from polyfed.core.errors import BadInput, RunStopped, nearest
+from polyfed.client.memory import Job
+from polyfed.client.runner import ClientRunner
+from polyfed.core.algorithm import State
+from polyfed.core.errors import RunStopped
 from polyfed.core.federation import Federation
 from polyfed.core.fleet import Door
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
-from polyfed.core.problem import Batch, Problem
+from polyfed.core.problem import Problem
 from polyfed.metrics import improved_share, spread
 from polyfed.weights import min_norm
 
-
-def fits(problem: Problem, federation: Federation, algorithm: Algorithm | None = None) -> None:
-    """Refuse, before a run is begun: a model that cannot take the data, a loss of the wrong shape, an algorithm that
-    cannot work with the model, or with so many clients."""
-    if algorithm is not None:
-        algorithm.init(problem)
-        getattr(algorithm, "check_clients", lambda clients: None)(len(federation))
-    for name in federation.holds:
-        if name not in problem.names:
-            raise BadInput(f"'holds' names {name!r}, which is no objective here.{nearest(name, problem.names)}")
-    client = int(np.flatnonzero(federation.examples)[0])
-    batch = federation.take(torch.from_numpy(federation.rows("train", client)[:2]))
-    error = _tried(problem, federation, batch)
-    if error is not None and batch.x.dim() == 4:  # a model that calls view() after a convolution
-        problem.channels_last = False
-        error = _tried(problem, federation, batch)
-    if isinstance(error, BadInput):
-        raise error
-    if error is not None:
-        raise BadInput(f"The model cannot be applied to the data: {type(error).__name__}: {error}.") from error
-
-
-def _tried(problem: Problem, federation: Federation, batch: Batch) -> Exception | None:
-    start = problem.initial()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            autograd = Bench(problem, federation, Wrappers()).autograd
-            autograd.measure(start["x"], start["buffers"], batch, [True] * len(problem.names))
-    except Exception as error:
-        return error
-    return None
-
-
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
-Personal = Callable[[State, Sequence[int]], Tensor]  # a state and clients -> each one's own model, a row each
+Personal = Callable[[State, Sequence[int]], Tensor | None]  # a state and clients -> each one's own model, or none
 
 
 @dataclass
@@ -77,13 +44,14 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         at_server = self.federation.server is not None
-        self._bench = Bench(self.problem, self.federation.at_server(), Wrappers(checked=False)) if at_server else None
+        own = self.federation.at_server() if at_server else None
+        self._runner = None if own is None else ClientRunner(self.problem, own, Layers(finite=False))
         self._split = "test" if self.federation.test is not None else "train"
 
     def due(self, t: int, rounds: int) -> bool:
         return t % self.every == 0 or t == rounds
 
-    def more(self, t: int, before: State, after: State, fleet: Door, rounds: int) -> dict[str, Any]:
+    def client_metrics(self, t: int, before: State, after: State, fleet: Door, rounds: int) -> dict[str, Any]:
         """What is measured by asking clients about a round: stationarity, and who gained."""
         found: dict[str, Any] = {}
         if self.improved:
@@ -120,34 +88,40 @@ class Evaluation:
         """
         shared = _model(state)
         found: dict[str, Any] = {}
-        own_models = partial(personal, state) if personal else None
-        if self.clients or self._bench is None or own_models:
-            values, heard = self._ask(shared, fleet, own_models)
+        everyone = self._with_rows(fleet)
+        own_models = personal(state, everyone) if personal else None
+        if self.clients or self._runner is None or own_models is not None:
+            values, heard = self._ask(shared, fleet, everyone, own_models)
             table = self._table(values.sum(0), heard.sum(0))
             if self.clients:
                 found["clients"] = self._spread(values, heard)
-        if self._bench is not None and not own_models:
+        if self._runner is not None and own_models is None:
             table = self._own(shared)
         losses = {name: row.pop("loss") for name, row in table.items()}
         return {"losses": losses, "metrics": table, **found}
 
     def _own(self, shared: dict[str, Tensor]) -> Table:
-        assert self._bench is not None
-        reply, _ = self._bench(0, Request("evaluate", shared, options={"split": "test"}), None)
+        assert self._runner is not None
+        reply, _ = self._runner(Job(0, Request("evaluate", shared, options={"split": "test"}), None))
         if reply.error:
             raise RunStopped(f"The model could not be evaluated on the server's test data: {reply.error}.")
         return self._table(reply.arrays["values"].numpy(), reply.arrays["heard"].numpy())
 
-    def _ask(
-        self, shared: dict[str, Tensor], fleet: Door, own_models: Callable[[Sequence[int]], Tensor] | None
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _with_rows(self, fleet: Door) -> list[int]:
+        """The clients that have something to measure on."""
         everyone = fleet.cohort(0, "evaluate", len(fleet))
-        if (test := self.federation.test) is not None and self._split == "test":
-            everyone = [c for c in everyone if c >= len(test) or test.length[c]]  # others have nothing to say
-        each = {"x": own_models(everyone).to(self.problem.dtype)} if own_models else {}
+        if (test := self.federation.test) is None or self._split != "test":
+            return everyone
+        return [c for c in everyone if c >= len(test) or test.length[c]]
+
+    def _ask(
+        self, shared: dict[str, Tensor], fleet: Door, clients: list[int], own_models: Tensor | None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        each = {} if own_models is None else {"x": own_models.to(self.problem.dtype)}
         shared = {name: a for name, a in shared.items() if name not in each}
-        stacks = list(fleet.ask(everyone, Request("evaluate", shared, each, {"split": self._split})))
-        return (torch.cat([s[name] for s in stacks]).double().numpy() for name in ("values", "heard"))  # type: ignore[return-value]
+        stacks = list(fleet.ask(clients, Request("evaluate", shared, each, {"split": self._split})))
+        values, heard = (torch.cat([s[name] for s in stacks]).double().numpy() for name in ("values", "heard"))
+        return values, heard
 
     def _table(self, values: NDArray[Any], heard: NDArray[Any]) -> Table:
         """Means from sums, by objective; an objective without examples is left out."""

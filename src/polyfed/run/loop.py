@@ -1,78 +1,48 @@
-"""The loop: rounds of an algorithm over a fleet, evaluated, logged and checkpointed; killed and resumed at will."""
+"""The loop: rounds of every part's method, evaluated, logged and checkpointed; killed and resumed at will."""
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import shlex
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyfed.algorithms import Algorithm, State
-from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, RunStopped
-from polyfed.core.federation import Federation
-from polyfed.core.fleet import Door, Engine, Fleet, Metered
-from polyfed.core.heap import keep_memory
-from polyfed.core.problem import Problem
+from polyfed.algorithms.models.multimodel import ClientPool, MultiModelRound, qualified
+from polyfed.core.algorithm import State
+from polyfed.core.engine import Engine
+from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped
+from polyfed.core.fleet import Clock, Door, Metered, PartView, layer_fleets
+from polyfed.core.heap import keep_freed_memory
+from polyfed.run.callbacks import RunView
 from polyfed.run.directory import RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
+from polyfed.run.plan import Plan, qualified_weight
+from polyfed.run.process import interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
-
-
-class Progress:
-    """Told of every round; this one keeps quiet."""
-
-    def start(self, done: int, rounds: int, run: Path) -> None: ...
-
-    def round(self, line: Mapping[str, Any]) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything a run needs, checked and built; nothing written yet."""
-
-    name: str
-    algorithm_name: str
-    engine_name: str
-    problem: Problem
-    federation: Federation
-    algorithm: Algorithm
-    engine: Callable[[], Engine]
-    rounds: int
-    seed: int
-    cohort: int
-    evaluate: Mapping[str, Any] = field(default_factory=dict)  # the settings of Evaluation
-    around: Callable[[Fleet], Fleet] = lambda fleet: fleet  # losses, deadlines: between metering and the door
-
-    def door(self, meter: Fleet) -> Door:
-        """What the algorithm sees of the fleet."""
-        return Door(self.around(meter), self.problem, seed=self.seed, cohort=self.cohort, rounds=self.rounds)
-
-    def evaluation(self) -> Evaluation:
-        return Evaluation(self.problem, self.federation, **self.evaluate)
-
-    def weights(self, state: State) -> dict[str, Tensor]:
-        """What is saved of a state as the model, as `load_state_dict` wants it."""
-        return self.problem.state_dict(state["x"], state["buffers"])
+BY_OBJECTIVE = ("losses", "metrics", "clients")  # tables with a row per objective
+States = Mapping[str, State]  # by part
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves: the trained module, one line of metrics a round, the directory, and the summary."""
+    """What a run leaves.
+
+    Args:
+        model: the trained module; of several models, an `nn.ModuleDict`.
+        history: one line of metrics a round.
+        run: the run's directory.
+        summary: the last figures, bytes and seconds, and the model's checksum.
+    """
 
     model: nn.Module
     history: list[dict[str, Any]]
@@ -80,128 +50,232 @@ class Result:
     summary: dict[str, Any]
 
 
-def execute(plan: Plan, directory: RunDirectory, progress: Progress | None = None) -> Result:
+def execute(plan: Plan, directory: RunDirectory) -> Result:
     """Start or continue a run and see it through."""
-    keep_memory()  # before workers are forked
-    with directory.locked(), _one_thread(), _interruptible() as interrupted:
+    keep_freed_memory()  # before workers are forked
+    with directory.locked(), one_thread(), interruptible() as interrupted:
         try:
-            engine = plan.engine()
+            engine = plan.engine(plan.parts, plan.layers)
         except BadInput:
             directory.abandon()
             raise
         try:
-            return _Loop(plan, directory, engine, progress or Progress()).run(interrupted)
+            return _Loop(plan, directory, engine).run(interrupted)
         finally:
             engine.close()
 
 
+def open_doors(plan: Plan, engine: Engine, meter: Metered) -> tuple[dict[str, Door], ClientPool | None]:
+    """A door for each part, with the layers' server halves before it; and how several models share the clients."""
+    pool = None
+    if plan.schedule is not None:
+        examples = np.sum([engine.population[name].examples for name in plan.parts], axis=0)
+        pool = ClientPool(plan.schedule.assign, len(plan.parts), examples, plan.cohort, plan.seed)
+    doors = {}
+    for place, (name, part) in enumerate(plan.parts.items()):
+        view = PartView(meter, name, engine.population[name], Clock(plan.seed))
+        doors[name] = Door(
+            plan.layers.fleet(view), part.problem, cohort=plan.cohort, rounds=plan.rounds, frame=len(plan.parts),
+            draw=None if pool is None else partial(pool.group, place), remembers=plan.layers.remembers,
+        )  # fmt: skip
+    return doors, pool
+
+
 class _Loop:
-    def __init__(self, plan: Plan, directory: RunDirectory, engine: Engine, progress: Progress) -> None:
-        self.plan, self.directory, self.engine, self.progress = plan, directory, engine, progress
+    def __init__(self, plan: Plan, directory: RunDirectory, engine: Engine) -> None:
+        self.plan, self.directory, self.engine = plan, directory, engine
+        self.methods = plan.methods()
         self.meter = Metered(engine)
-        self.door = plan.door(self.meter)
-        self.evaluation = plan.evaluation()
+        self.doors, pool = open_doors(plan, engine, self.meter)
+        self.together = None if pool is None else MultiModelRound(self.methods, self.doors, pool)
+        self.evaluations = {m: Evaluation(p.problem, p.federation, **plan.evaluate) for m, p in plan.parts.items()}
         self.done = False
         self.saved = -1
         self.next_save = 0.0
 
     def run(self, interrupted: Callable[[], bool]) -> Result:
-        t, state = self._begin()
-        self.progress.start(t, self.plan.rounds, self.directory.path)
+        t, states = self._begin()
+        self.view = RunView(self.plan, self.directory.path, t, states)
+        result = None
         try:
+            self._tell("on_start")
             while t < self.plan.rounds and not self.done:
                 try:
-                    state = self._round(t + 1, state)
+                    states = self._round(t + 1, states)
                 except (NobodyAnswered, RunStopped) as error:
-                    raise self._stopped(t, state, str(error)) from error
+                    raise self._stopped(t, states, str(error)) from error
                 t += 1
-                self._checkpoint(t, state, now=t == self.plan.rounds or self.done or interrupted())
+                self._checkpoint(t, states, now=t == self.plan.rounds or self.done or interrupted())
                 if interrupted() and t < self.plan.rounds and not self.done:
                     raise Interrupted(f"Stopped after round {t} of {self.plan.rounds}. {self._how_to_resume()}")
+            result = self._end(states)
+            return result
         finally:
-            self.progress.stop()
-        return self._end(state)
+            self._tell("on_end", result)
+            if self.together is not None:
+                self.together.close()
 
-    def _begin(self) -> tuple[int, State]:
+    # beginning, and what a checkpoint holds: of one part its own trees, of several a tree for each
+
+    def _begin(self) -> tuple[int, States]:
         found = self.directory.load()
-        t, tree = found or (0, {"state": self.plan.algorithm.init(self.plan.problem)})
+        tree: dict[str, Any] = {}
+        if found is None:
+            t, states = 0, {m: self.methods[m].init(p.problem) for m, p in self.plan.parts.items()}
+        else:
+            t, tree = found
+            states = {"": tree["state"]} if self.plan.schedule is None else tree["state"]["models"]
         self.directory.rewind(t)
-        self.engine.load(tree.get("clients", {}))
-        self.door.load(tree.get("folded", {}))
+        self.engine.load(self._by_part(tree.get("clients", {})))
+        folded, layers = self._by_part(tree.get("folded", {})), self._by_part(tree.get("layers", {}))
+        for name, door in self.doors.items():
+            door.clock.load(folded.get(name, {}))
+            for i, fleet in enumerate(layer_fleets(door)):
+                fleet.load(layers.get(name, {}).get(str(i), {}))
+        for i, callback in enumerate(self.plan.callbacks):
+            callback.load(tree.get("callbacks", {}).get(str(i), {}))
         self.done = "done" in tree
-        return t, tree["state"]
+        return t, states
 
-    def _round(self, t: int, state: State) -> State:
-        start, up, down = time.perf_counter(), self.meter.up, self.meter.down
-        self.door.begin(t)
-        before = state
-        state, found = self.plan.algorithm.round(t, before, self.door)
-        line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
-        line |= {"cohort": list(self.door.asked)}
-        _add(line, {**self._named(found), **self.door.report()})
-        sent = self.meter.up + self.meter.down
-        line |= self.evaluation.more(t, before, state, self.door, self.plan.rounds)
-        if self.evaluation.due(t, self.plan.rounds):
-            line |= self.evaluation(state, self.door, getattr(self.plan.algorithm, "personal", None))
-            _add(line, self._measured(state))
-        line["evaluation_bytes"] = self.meter.up + self.meter.down - sent
-        line["failures"] = [{"client": client, "why": why} for client, why in self.door.failures]
-        line["seconds"] = time.perf_counter() - start
-        line = _plain(line)
-        self.directory.log(line)
-        self.progress.round(line)
-        return state
+    def _by_part(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"": tree} if self.plan.schedule is None else tree
 
-    def _measured(self, state: State) -> dict[str, Any]:
-        """What the algorithm itself measures beside the model's quality; 'done' ends the run."""
-        measure = getattr(self.plan.algorithm, "measure", None)
-        found: dict[str, Any] = measure(state, self.door) if measure else {}
-        self.done = bool(found.pop("done", False))
-        return found
+    def _packed(self, trees: Mapping[str, Any]) -> Any:
+        return trees[""] if self.plan.schedule is None else dict(trees)
 
-    def _named(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Vectors with one entry per objective, by the objectives' names."""
-        names = self.plan.problem.names
-        each = [key for key, v in found.items() if isinstance(v, Tensor) and v.shape == (len(names),)]
-        return {**found, **{key: dict(zip(names, found[key].tolist(), strict=True)) for key in each}}
-
-    def _checkpoint(self, t: int, state: State, now: bool = False) -> None:
+    def _checkpoint(self, t: int, states: States, now: bool = False) -> None:
         """After every round when clients keep their own state; otherwise as often as costs little."""
         start = time.perf_counter()
         if t == self.saved or not (now or self.engine.durable or start >= self.next_save):
             return
-        tree: dict[str, Any] = {"state": state, "clients": self.engine.tree(), "folded": self.door.tree()}
-        if self.done:
-            tree["done"] = torch.tensor(t)
+        several = self.plan.schedule is not None
+        tree: dict[str, Any] = {
+            "state": {"models": dict(states)} if several else states[""],
+            "clients": self._packed(self.engine.tree()),
+            "folded": self._packed({name: door.clock.tree() for name, door in self.doors.items()}),
+        }
+        layers = {name: _trees(layer_fleets(door)) for name, door in self.doors.items()}
+        tree |= {"layers": self._packed(layers)} if any(layers.values()) else {}
+        tree |= {"callbacks": told} if (told := _trees(self.plan.callbacks)) else {}
+        tree |= {"done": torch.tensor(t)} if self.done else {}
         self.directory.save(t, tree)
         end = time.perf_counter()
         self.saved, self.next_save = t, end + (end - start) / CHECKPOINT_SHARE
 
-    def _stopped(self, t: int, state: State, why: str) -> RunStopped:
-        self.door.rewind()
-        self._checkpoint(t, state, now=True)
+    # a round
+
+    def _round(self, t: int, before: States) -> States:
+        start, up, down = time.perf_counter(), self.meter.up, self.meter.down
+        for door in self.doors.values():
+            door.begin(t)
+        states, found, more = self._trained(t, before)
+        line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
+        line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
+        _add(line, {**more, **self._named(found)})
+        _add(line, self._named({name: door.report() for name, door in self.doors.items()}))
+        sent = self.meter.up + self.meter.down
+        line |= self._measured(t, before, states, line)
+        line["evaluation_bytes"] = self.meter.up + self.meter.down - sent
+        line["failures"] = [
+            {"client": client, "why": f"{name}: {why}" if name else why}
+            for name, door in self.doors.items()
+            for client, why in door.failures
+        ]
+        line["seconds"] = time.perf_counter() - start
+        self._finish_round(t, states, _plain(line))
+        return states
+
+    def _trained(self, t: int, states: States) -> tuple[States, dict[str, Any], dict[str, Any]]:
+        """Every part's next state, what its method logs, and who trained what where a schedule decides."""
+        if self.together is not None:
+            return self.together(t, states)
+        state, found = self.methods[""].round(t, states[""], self.doors[""])
+        return {"": state}, {"": found}, {}
+
+    def _measured(self, t: int, before: States, after: States, line: Mapping[str, Any]) -> dict[str, Any]:
+        """What is measured by asking clients about the round, the evaluation if it is due, the methods' own figures."""
+        rounds = self.plan.rounds
+        asked = {m: e for m, e in self.evaluations.items() if self.doors[m].asked}  # an idle model has not changed
+        found = self._named(
+            {m: e.client_metrics(t, before[m], after[m], self.doors[m], rounds) for m, e in asked.items()}
+        )
+        if next(iter(self.evaluations.values())).due(t, rounds):
+            evaluated = {m: e(after[m], self.doors[m], self.methods[m].personal) for m, e in self.evaluations.items()}
+            found |= self._named(evaluated)
+            own = {m: dict(method.measure(after[m], self.doors[m])) for m, method in self.methods.items()}
+            self.done = {bool(figures.pop("done", False)) for figures in own.values()} == {True}
+            found |= {name: v for name, v in self._named(own).items() if name not in line and name not in found}
+        return found
+
+    def _finish_round(self, t: int, states: States, line: dict[str, Any]) -> None:
+        self.directory.log(line)
+        self.view.round, self.view.states = t, states
+        try:
+            self._tell("on_round", line)
+            if "losses" in line:
+                self._tell("on_evaluation", line)
+        except PolyfedError:
+            self._checkpoint(t, states, now=True)
+            raise
+        self.done = self.done or self.view.stopping
+
+    def _named(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Figures of all parts in one table: vectors over objectives by their names; of several models, by model."""
+        table: dict[str, Any] = {}
+        for m, figures in found.items():
+            names = self.plan.parts[m].problem.names
+            for key, value in figures.items():
+                if isinstance(value, Tensor) and value.shape == (len(names),):
+                    row: Any = {qualified(m, n): v for n, v in zip(names, value.tolist(), strict=True)}
+                elif m:
+                    row = {qualified(m, n): v for n, v in value.items()} if key in BY_OBJECTIVE else {m: value}
+                else:
+                    row = value
+                table[key] = {**table[key], **row} if m and key in table else row
+        return table
+
+    def _tell(self, hook: str, *arguments: Any) -> None:
+        """One that raises ends the run, unless it is optional; what has been done is kept."""
+        for callback in self.plan.callbacks:
+            try:
+                getattr(callback, hook)(self.view, *arguments)
+            except PolyfedError:
+                raise
+            except Exception as error:
+                if not callback.optional:
+                    name, t = type(callback).__name__, self.view.round
+                    why = f"The callback {name} failed in round {t} ({type(error).__name__}: {error})."
+                    raise RunStopped(f"{why} {self._how_to_resume()}") from error
+
+    # the end
+
+    def _stopped(self, t: int, states: States, why: str) -> RunStopped:
+        for door in self.doors.values():
+            door.clock.rewind()
+        self._checkpoint(t, states, now=True)
         return RunStopped(f"{why} The run stopped after round {t}. {self._how_to_resume()}")
 
     def _how_to_resume(self) -> str:
         return f"Continue with: polyfed resume {shlex.quote(str(self.directory.path))}"
 
-    def _end(self, state: State) -> Result:
-        weights = self.plan.weights(state)
-        extras = getattr(self.plan.algorithm, "extras", None)
-        saved = {**weights, **(extras(state) if extras else {})}
+    def _end(self, states: States) -> Result:
+        weights = self.plan.weights(states)
+        extras = {m: method.extras(states[m]) for m, method in self.methods.items()}
+        saved = {**weights, **{qualified_weight(m, n): v for m, more in extras.items() for n, v in more.items()}}
         history = self.directory.history()
         summary = self._summary(history, hashlib.sha256(model_bytes(saved)).hexdigest())
         self.directory.finish(saved, summary)
-        model = copy.deepcopy(self.plan.problem.model)  # the problem stays as it was, for the next method to start from
+        model = self.plan.module()  # the problem stays as it was, for the next method to start from
         model.load_state_dict(weights)
         return Result(model, history, self.directory.path, summary)
 
     def _summary(self, history: list[dict[str, Any]], sha256: str) -> dict[str, Any]:
-        last = history[-1]
+        nothing: dict[str, Any] = {"losses": {}, "metrics": {}}
+        last = next((line for line in reversed(history) if "losses" in line), nothing)
         objectives = {name: {"loss": loss, **last["metrics"][name]} for name, loss in last["losses"].items()}
         return {
             "run": str(self.directory.path),
-            "algorithm": self.plan.algorithm_name,
+            "algorithm": self.plan.title,
             "engine": self.plan.engine_name,
             "rounds": self.plan.rounds,
             "seed": self.plan.seed,
@@ -212,6 +286,11 @@ class _Loop:
             "objectives": objectives,
             "model_sha256": sha256,
         }
+
+
+def _trees(things: Any) -> dict[str, Any]:
+    """The trees of those that remember something, by their places."""
+    return {str(i): tree for i, thing in enumerate(things) if (tree := thing.tree())}
 
 
 def _add(line: dict[str, Any], found: Mapping[str, Any]) -> None:
@@ -228,42 +307,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _gpus() -> list[int]:
-    """Those in use: asking the others for their random state would begin to use them."""
-    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One torch thread (the same bits whatever the machine's load), and the caller's random state left alone."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=_gpus()):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM lets the round finish; the second stops at once, at the last checkpoint."""
-    seen: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-        print("\nStopping after this round; once more stops at once.", file=sys.stderr)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -14,7 +14,7 @@ from polyfed.algorithms.tasks.mocha import Mocha as Rounds
 from polyfed.algorithms.tasks.regularisers import KINDS, Regulariser
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.settings import build
-from polyfed.tasks.engine import door
+from polyfed.tasks.engine import open_door
 from polyfed.work.linear.examples import Examples, as_examples, signs
 from polyfed.work.linear.losses import Loss, find
 
@@ -118,7 +118,7 @@ class Mocha(BaseEstimator):  # type: ignore[misc]
         rounds, _ = build(
             Rounds, {**settings, "regulariser": self.rule(), "omega_every": 0, "stop_gap": self.tol}, "Mocha"
         )
-        engine, fleet = door(tasks, seed=self.seed, threads=self.n_jobs)
+        engine, fleet = open_door(tasks, seed=self.seed, threads=self.n_jobs)
         try:
             self._keep(*self._rounds(rounds, fleet))
         finally:

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, psd
 from polyfed.weights.qp import FREE, Program, solve
-from polyfed.weights.weighting import State, weightings
+from polyfed.weights.weighting import State, Weighting, weightings
 
 STATIONARY = 1e-6  # of the longest gradient: what counts as no direction at all
 
@@ -41,13 +41,10 @@ def cagrad(gram: Numbers, *, c: float = 0.5) -> Array:
 
 @weightings("cagrad")
 @dataclass(frozen=True)
-class CAGrad:
+class CAGrad(Weighting):
     """CAGrad: the best direction for the worst-off objective within a ball around the mean (Liu et al. 2021)."""
 
     c: float = 0.5
-
-    def init(self, size: int) -> State:
-        return {}
 
     def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
         return cagrad(gram, c=self.c), state

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyfed.weights.gram import Array, as_weights
-from polyfed.weights.weighting import State, weightings
+from polyfed.weights.weighting import State, Weighting, weightings
 
 
 @weightings("mean")
 @weightings("uniform")
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Weighting):
     """1/M for each objective: the mean of the losses."""
-
-    def init(self, size: int) -> State:
-        return {}
 
     def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
         return np.full(len(gram), 1.0 / len(gram)), state
@@ -25,11 +22,8 @@ class Uniform:
 
 @weightings("sum")
 @dataclass(frozen=True)
-class Sum:
+class Ones(Weighting):
     """1 for each objective: the sum of the losses."""
-
-    def init(self, size: int) -> State:
-        return {}
 
     def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
         return np.ones(len(gram)), state
@@ -37,7 +31,7 @@ class Sum:
 
 @weightings("fixed")
 @dataclass(frozen=True)
-class Fixed:
+class FixedWeights(Weighting):
     """Weights chosen beforehand, rescaled to sum to one over the objectives present.
 
     weights: M numbers, none negative. They travel as state, which knows who is present.

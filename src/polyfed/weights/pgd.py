@@ -9,7 +9,7 @@ import numpy as np
 from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_gram, as_vector
 from polyfed.weights.simplex import project
-from polyfed.weights.weighting import State, weightings
+from polyfed.weights.weighting import State, Weighting, weightings
 
 
 def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3) -> Array:
@@ -34,7 +34,7 @@ def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3)
 
 @weightings("pgd")
 @dataclass(frozen=True)
-class Pgd:
+class Pgd(Weighting):
     """FedCMOO's 1000 projected gradient steps from the last round's weights; inexact on purpose.
 
     State: `weights`, the last round's. See `pgd`.

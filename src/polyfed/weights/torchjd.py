@@ -17,14 +17,14 @@ import numpy as np
 from polyfed.core.errors import BadInput
 from polyfed.weights.dual_cone import project_dual_cone
 from polyfed.weights.gram import Array, psd
-from polyfed.weights.weighting import State, weightings
+from polyfed.weights.weighting import State, Weighting, weightings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Gramian:
+class TorchJD(Weighting):
     """A weighting of TorchJD by its class and options: its buffers are the state, its draws come from the key."""
 
     name: str
@@ -32,9 +32,6 @@ class Gramian:
 
     def __post_init__(self) -> None:
         self._module()  # a missing install or an impossible option shows before anything has run
-
-    def init(self, size: int) -> State:
-        return {}  # TorchJD makes its buffers at the first call
 
     def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
         import torch
@@ -45,7 +42,7 @@ class Gramian:
                 module(torch.eye(len(G), dtype=G.dtype))  # makes the buffers, which the next line fills
                 module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
             torch.default_generator.manual_seed(key % 2**63)
-            weights = _said(module, G)
+            weights = _refusing(module, G)
         return weights.numpy(), {name: value.numpy() for name, value in module.state_dict().items()}
 
     def _module(self) -> Any:
@@ -55,10 +52,10 @@ class Gramian:
             raise BadInput(
                 f"{self.name} is TorchJD's, which is not installed; run: pip install 'polyfed[torchjd]'."
             ) from error
-        return _said(getattr(aggregation, self.name), **self.options)
+        return _refusing(getattr(aggregation, self.name), **self.options)
 
 
-def _said(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def _refusing(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """What the function returns; its ValueError is a person's to mend."""
     try:
         return function(*arguments, **options)
@@ -75,60 +72,60 @@ def _project(U: Tensor, G: Tensor) -> Tensor:
 
 
 @weightings("upgrad")
-def upgrad() -> Gramian:
+def upgrad() -> TorchJD:
     """UPGrad: each gradient made to conflict with none, then their mean (Quinton and Rey 2024)."""
-    return Gramian("UPGradWeighting", {"projector": _project})
+    return TorchJD("UPGradWeighting", {"projector": _project})
 
 
 @weightings("dualproj")
-def dualproj() -> Gramian:
+def dualproj() -> TorchJD:
     """DualProj: the nearest direction to the mean that conflicts with none (Lopez-Paz and Ranzato 2017)."""
-    return Gramian("DualProjWeighting", {"projector": _project})
+    return TorchJD("DualProjWeighting", {"projector": _project})
 
 
 @weightings("pcgrad")
-def pcgrad() -> Gramian:
+def pcgrad() -> TorchJD:
     """PCGrad: each gradient freed of conflicts with the others one by one, in random order (Yu et al. 2020)."""
-    return Gramian("PCGradWeighting")
+    return TorchJD("PCGradWeighting")
 
 
 @weightings("gradvac")
-def gradvac(beta: float = 0.5) -> Gramian:
+def gradvac(beta: float = 0.5) -> TorchJD:
     """GradVac: each pair of gradients brought to its usual angle, which is remembered (Wang et al. 2021)."""
-    return Gramian("GradVacWeighting", {"beta": beta})
+    return TorchJD("GradVacWeighting", {"beta": beta})
 
 
 @weightings("imtl-g")
-def imtl_g() -> Gramian:
+def imtl_g() -> TorchJD:
     """IMTL-G: the direction with equal projections on all gradients; weights may be negative (Liu et al. 2021)."""
-    return Gramian("IMTLGWeighting")
+    return TorchJD("IMTLGWeighting")
 
 
 @weightings("aligned-mtl")
-def aligned_mtl(scale_mode: str = "min") -> Gramian:
+def aligned_mtl(scale_mode: str = "min") -> TorchJD:
     """Aligned-MTL: the mean after the singular values are made equal (Senushkin et al. 2023)."""
-    return Gramian("AlignedMTLWeighting", {"scale_mode": scale_mode})
+    return TorchJD("AlignedMTLWeighting", {"scale_mode": scale_mode})
 
 
 @weightings("mgda")
-def mgda(max_iters: int = 100) -> Gramian:
+def mgda(max_iters: int = 100) -> TorchJD:
     """MGDA by Frank-Wolfe steps, as often published: inexact where min-norm is exact (Sener and Koltun 2018)."""
-    return Gramian("MGDAWeighting", {"max_iters": max_iters})
+    return TorchJD("MGDAWeighting", {"max_iters": max_iters})
 
 
 @weightings("fairgrad")
-def fairgrad(alpha: float = 1.0) -> Gramian:
+def fairgrad(alpha: float = 1.0) -> TorchJD:
     """FairGrad: alpha-fair gains, 1 being proportional fairness; depends on the scale of G (Ban and Ji 2024)."""
-    return Gramian("FairGradWeighting", {"alpha": alpha})
+    return TorchJD("FairGradWeighting", {"alpha": alpha})
 
 
 @weightings("krum")
-def krum(n_byzantine: int = 1, n_selected: int = 1) -> Gramian:
+def krum(n_byzantine: int = 1, n_selected: int = 1) -> TorchJD:
     """Krum: the gradients closest to the others, as a guard against attackers (Blanchard et al. 2017)."""
-    return Gramian("KrumWeighting", {"n_byzantine": n_byzantine, "n_selected": n_selected})
+    return TorchJD("KrumWeighting", {"n_byzantine": n_byzantine, "n_selected": n_selected})
 
 
 @weightings("random")
-def random() -> Gramian:
+def random() -> TorchJD:
     """Random weights on the simplex, drawn anew each round (Lin et al. 2022)."""
-    return Gramian("RandomWeighting")
+    return TorchJD("RandomWeighting")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,18 @@ from polyfed.weights.gram import Array, Numbers, as_array, extend, restrict
 State: TypeAlias = dict[str, Array]
 
 
-class Weighting(Protocol):
-    """A rule from G (M x M) to weights (M); a value: what it remembers is `state`, what it draws comes from `key`.
+class Weighting(ABC):
+    """A rule from G (M x M) to weights (M), a dataclass of its settings.
 
-    Every axis of an array of the state counts objectives, so that `weigh` can leave absent ones out.
+    It is a value: what it remembers is `state`, what it draws comes from `key`. Every axis of an array of the state
+    counts objectives, so that `weigh` can leave absent ones out.
     """
 
     def init(self, size: int) -> State:
-        """The state before the first round, for `size` objectives."""
+        """The state before the first round, for `size` objectives; a number that does not fit is refused here."""
+        return {}
 
+    @abstractmethod
     def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
         """Weights of this round's objectives, and the state for the next round."""
 

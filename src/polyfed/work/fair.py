@@ -2,59 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from polyfed.core.client import Client
+from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
+from polyfed.core.schema import buffers, gradient, losses, statistics, update, weight
 from polyfed.core.work import Arrays, work
-from polyfed.work.sgd import batching, descend
+from polyfed.work.evaluate import measured
+from polyfed.work.sgd import HEARD, Gradient, LocalSteps, descend
 
 EPSILON = 1e-10  # added to a loss before it is raised to a power
 
 
-def full_loss(client: Client, request: Request) -> Tensor:
+@dataclass(frozen=True)
+class QOptions(LocalSteps):
+    """q-FedAvg's power q and Lipschitz estimate L."""
+
+    q: float = 1.0
+    L: float = 1.0
+
+
+@dataclass(frozen=True)
+class GradientOptions:
+    """batch_size: rows the gradient is taken over, 0 for all."""
+
+    batch_size: int = 0
+
+
+def full_loss(client: GradientClient, request: Request) -> Tensor:
     """sum_s omega_s f_is(x) over all training rows."""
-
-    def step(carry: tuple[Tensor, Tensor], batch: Batch, i: int) -> tuple[Tensor, Tensor]:
-        rows = batch.total(torch.ones(len(batch.x), dtype=x.dtype, device=x.device))
-        return carry[0] + client.measure(x, request["buffers"], batch), carry[1] + rows
-
-    x, problem = request["x"], client.problem
-    start = x.new_zeros(problem.dims["K"]), x.new_zeros(())
-    values, n = client.loop(step, start, epochs=1, batch_size=1024, shuffle=False)
-    losses = torch.stack([values[k] for k in problem.loss_places])
-    return torch.dot(losses / n, request["omega"])
+    values, n = measured(client, request, "train")
+    every = torch.stack([values[k] for k in client.problem.loss_places])
+    return torch.dot(every / n, request["omega"])
 
 
 @work(
     "q-sgd",
-    reply={"delta": "d", "h": "", "buffers": "b", "losses": "M", "heard": "M", "weight": ""},
+    reply={
+        "delta": update("d"), "h": statistics(), "buffers": buffers("b", by="weight"), **HEARD, "weight": weight(),
+    },
+    options=QOptions,
     numbers=("lr", "L"),
-)
-def q_sgd(client: Client, request: Request) -> Arrays:
+)  # fmt: skip
+def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays:
     """q-FedAvg's Delta_i = F_i^q Dw_i and h_i = q F_i^(q-1) |Dw_i|^2 + L F_i^q, with Dw_i = L (x - x_i)."""
-    options: Any = request.options
-    q, L = float(options["q"]), options["L"]
-    w, buffers, losses = descend(client, request, request["omega"])
+    q, L = options.q, options.L
+    w, after, at_x = descend(client, request, options, request["omega"])
     F = full_loss(client, request) + EPSILON
     Dw = L * (request["x"] - w)
     h = L * F**q + (q * F ** (q - 1) * Dw.square().sum() if q > 0 else 0.0)
-    held = client.holds
-    return {"delta": F**q * Dw, "h": h, "buffers": buffers, "losses": held * losses, "heard": held, "weight": 1.0}
+    return {"delta": F**q * Dw, "h": h, "buffers": after, "losses": at_x, "heard": client.holds, "weight": 1.0}
 
 
-@work("gradient", reply={"g": "d", "loss": "", "buffers": "b", "losses": "M"})
-def gradient(client: Client, request: Request) -> Arrays:
+@work(
+    "gradient",
+    reply={"g": gradient("d"), "loss": losses(), "buffers": buffers("b"), "losses": losses("M")},
+    options=GradientOptions,
+)
+def one_gradient(client: GradientClient, request: Request, options: GradientOptions) -> Arrays:
     """The gradient of sum_s omega_s f_is at x on one batch, and that loss on all rows."""
 
-    def step(carry: Any, batch: Batch, i: int) -> Any:
+    def step(carry: Gradient, batch: Batch, i: int) -> Gradient:
         return client.grad(request["x"], request["buffers"], batch, request["omega"])
 
     x = request["x"]
     start = torch.zeros_like(x), torch.zeros_like(client.holds), request["buffers"]
-    g, losses, buffers = client.loop(step, start, steps=1, batch_size=batching(request.options)["batch_size"])
-    return {"g": g, "loss": full_loss(client, request), "buffers": buffers, "losses": losses}
+    g, at_x, after = client.loop(step, start, steps=1, batch_size=options.batch_size)
+    return {"g": g, "loss": full_loss(client, request), "buffers": after, "losses": at_x}

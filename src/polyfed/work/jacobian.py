@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from polyfed.compress import Compressor, compressors
-from polyfed.core import tensorkeys
-from polyfed.core.client import Client
-from polyfed.core.keys import key
+from polyfed.compress import Compressor, compressors, own_key
+from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch, Problem
+from polyfed.core.schema import Field, gradient, statistics, weight
 from polyfed.core.work import Arrays, work
-from polyfed.work.sgd import Gradient, batching, descend, share
+from polyfed.work.sgd import HEARD, TRAINED, Gradient, LocalSteps, descend
 
 
-def columns(J: Tensor, problem: Problem, over: object) -> Tensor:
+@dataclass(frozen=True)
+class JacobianOptions(LocalSteps):
+    """How a Jacobian is compressed, besides how the client trains.
+
+    Args:
+        compress: the compressor's name and settings; the client knows it by that name already.
+        rows, columns: the size of what is compressed.
+        over: 'all' parameters, or those that are 'shared'.
+    """
+
+    compress: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = 0
+    columns: int = 0
+    over: Literal["all", "shared"] = "all"
+
+    @cached_property
+    def compressor(self) -> Compressor:
+        settings = dict(self.compress)
+        made: Compressor = compressors.known(settings.pop("name"))(**settings)
+        return made
+
+    def encoded(self) -> Mapping[str, Field]:
+        """The schema of a compressed Jacobian."""
+        return self.compressor.reply(self.rows, self.columns)
+
+
+def columns(J: Tensor, problem: Problem, over: str) -> Tensor:
     """The part of a Jacobian (M, d) that a Gram matrix is taken over: all parameters, or those that are shared."""
     parts = problem.parts
     some = over == "shared" and len(parts) > 1 and "shared" in parts
     return J[:, problem.part("shared", J.device)] if some else J
 
 
-def jacobian(client: Client, request: Request) -> Gradient:
+def first_jacobian(client: GradientClient, request: Request, batch_size: int) -> Gradient:
     """Gradients (M, d) and losses (M,) on the client's first batch, 0 for what it does not hold; the buffers after."""
 
     def step(carry: Gradient, batch: Batch, i: int) -> Gradient:
@@ -32,73 +60,68 @@ def jacobian(client: Client, request: Request) -> Gradient:
 
     x, M = request["x"], len(client.holds)
     start = x.new_zeros(M, len(x)), x.new_zeros(M), request["buffers"]
-    return client.loop(step, start, steps=1, batch_size=batching(request.options)["batch_size"])
+    return client.loop(step, start, steps=1, batch_size=batch_size)
 
 
-@work("full-jacobian", reply={"H": "M d", "heard": "M"}, measures=True)
-def full_jacobian(client: Client, request: Request) -> Arrays:
-    """n_i times the Jacobian over all training rows, and n_i for every objective held."""
-    J, _, _ = jacobian(client, request)
-    heard = client.n * client.holds
-    return {"H": client.n * J, "heard": heard}
+@work("full-jacobian", reply={"H": gradient("M d", by="heard"), "heard": weight("M")}, measures=True)
+def full_jacobian(client: GradientClient, request: Request) -> Arrays:
+    """The Jacobian over all training rows; it counts by the number of rows."""
+    return {"H": first_jacobian(client, request, 0)[0], "heard": client.n * client.holds}
 
 
-def register(compressor: Compressor, name: str) -> None:
-    """The three requests that carry compressed Jacobians."""
-    heard = {"losses": "M", "heard": "M"}
-
-    @work(f"jacobian-{name}", reply={**compressor.reply, **heard}, numbers=("lr",))
-    def compressed(client: Client, request: Request) -> Arrays:
-        """Compressed a_i H_i, H_i the stochastic Jacobian on one batch."""
-        J, losses, _ = jacobian(client, request)
-        a = share(client, request) * client.holds
-        return {**_encoded(compressor, J, client, request), "losses": a * losses, "heard": a}
-
-    @work(f"residual-{name}", reply={"true": "M M", "sent": "M M", "cross": "M M"}, numbers=("lr",))
-    def residual(client: Client, request: Request) -> Arrays:
-        """What two-way compression asks back: Ht^T Ht, H^T H and R^T (h - H), from the same batch as before."""
-        J, _, _ = jacobian(client, request)
-        Ht = share(client, request) * columns(J, client.problem, request.options["over"])
-        H = lifted(compressor, compressor.encode(Ht, request.options, _keys(client)), request, _keys(client), Ht)
-        down = {name[2:]: value for name, value in request.shared.items() if name.startswith("h.")}
-        h = lifted(compressor, down, request, (client.common_key, own_key(0)), Ht)
-        return {"true": Ht @ Ht.T, "sent": H @ H.T, "cross": (Ht - H) @ (h - H).T}
-
-    @work(
-        f"sgd-{name}",
-        reply={"delta": "d", "buffers": "b", "weight": "", **compressor.reply, **heard},
-        numbers=("lr",),
-    )
-    def along(client: Client, request: Request) -> Arrays:
-        """Local training with the weights of the request, and the compressed Jacobian of its first batch."""
-        J, losses, buffers = jacobian(client, request)
-        omega = request["omega"]
-        w, buffers, _ = descend(client, request, omega, first=(omega @ J, losses, buffers))
-        a = share(client, request)
-        heard = a * client.holds
-        trained = {"delta": a * (request["x"] - w), "buffers": a * buffers, "weight": a}
-        return {**trained, **_encoded(compressor, J, client, request), "losses": heard * losses, "heard": heard}
+@work("jacobian", reply=lambda o: {**o.encoded(), **HEARD}, options=JacobianOptions, numbers=("lr",))
+def jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
+    """The compressed stochastic Jacobian H_i on one batch."""
+    J, at_x, _ = first_jacobian(client, request, options.batch_size)
+    return {**_encoded(J, client, options), "losses": at_x, "heard": options.share(client) * client.holds}
 
 
-def _encoded(compressor: Compressor, J: Tensor, client: Client, request: Request) -> Arrays:
-    H = share(client, request) * columns(J, client.problem, request.options["over"])
-    return compressor.encode(H, request.options, _keys(client))
+@work(
+    "residual",
+    reply={
+        "true": statistics("M M", by="square"), "sent": statistics("M M", by="square"),
+        "cross": statistics("M M", by="share"), "share": weight(sent=False), "square": weight(sent=False),
+    },
+    options=JacobianOptions,
+    numbers=("lr",),
+)  # fmt: skip
+def residual(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
+    """What two-way compression asks back, from the same batch as before: with R = Ht - H and the server's h,
+    Ht Ht^T; H H^T + R H^T + H R^T; and R h^T, the first two counted by a_i^2, the last by a_i."""
+    J, _, _ = first_jacobian(client, request, options.batch_size)
+    Ht, keys = columns(J, client.problem, options.over), _keys(client)
+    H = lifted(options, options.compressor.encode(Ht, keys), keys)
+    down = {name[2:]: value for name, value in request.shared.items() if name.startswith("h.")}
+    h, R = lifted(options, down, (client.common_key, own_key(0))), Ht - H
+    sent, a = H @ H.T + R @ H.T + H @ R.T, options.share(client)
+    return {"true": Ht @ Ht.T, "sent": sent, "cross": R @ h.T, "share": a, "square": a * a}
 
 
-def own_key(client_key: Any) -> Any:
-    """A client's key for what it draws while compressing; the server can draw the same."""
-    return (key if isinstance(client_key, int) else tensorkeys.key)(client_key, "compress")
+@work(
+    "sgd-jacobian",
+    reply=lambda o: {**TRAINED, "weight": weight(), **o.encoded(), **HEARD},
+    options=JacobianOptions,
+    numbers=("lr",),
+)
+def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
+    """Local training with the weights of the request, and the compressed Jacobian of its first batch."""
+    J, at_x, after = first_jacobian(client, request, options.batch_size)
+    omega = request["omega"]
+    w, after, _ = descend(client, request, options, omega, first=(omega @ J, at_x, after))
+    a = options.share(client)
+    trained = {"delta": request["x"] - w, "buffers": after, "weight": a}
+    return {**trained, **_encoded(J, client, options), "losses": at_x, "heard": a * client.holds}
 
 
-def _keys(client: Client) -> tuple[int, int]:
+def _encoded(J: Tensor, client: GradientClient, options: JacobianOptions) -> Arrays:
+    return options.compressor.encode(columns(J, client.problem, options.over), _keys(client))
+
+
+def _keys(client: GradientClient) -> tuple[Any, Any]:
     return client.common_key, own_key(client.key)
 
 
-def lifted(compressor: Compressor, arrays: Arrays, request: Request, keys: tuple[int, int], like: Tensor) -> Tensor:
+def lifted(options: JacobianOptions, arrays: Arrays, keys: tuple[Any, Any]) -> Tensor:
     """What the server makes of one client's arrays, as (M, p)."""
     stacked = {name: torch.as_tensor(a).unsqueeze(0) for name, a in arrays.items()}
-    return compressor.lift(stacked, request.options, [keys], like.shape[1])[0]
-
-
-for _name in compressors:
-    register(compressors[_name], _name)
+    return options.compressor.lift(stacked, [keys], options.rows, options.columns)[0]

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from polyfed.core.client import Client, State
+from polyfed.core.client import RowClient, State
 from polyfed.core.keys import key, permutation
 from polyfed.core.messages import Request
+from polyfed.core.schema import gradient, losses, statistics, update
 from polyfed.core.work import Arrays, work
 from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import Loss, find
@@ -29,7 +30,33 @@ Floats = NDArray[np.float64]
 PASSES = 1000  # over a node's rows, at most, when it works towards an accuracy
 
 
-def begin(client: Client) -> State:
+@dataclass(frozen=True)
+class TaskOptions:
+    """loss, smoothing: the loss of the tasks; average: the mean of the dual iterates from so many rounds on, or -1."""
+
+    loss: str
+    smoothing: float = 0.5
+    average: int = -1
+
+
+@dataclass(frozen=True)
+class SdcaOptions(TaskOptions):
+    """How far a node goes.
+
+    Args:
+        gamma: the part of its step that the server takes.
+        k: 1 to report Definition 1's theta, 0 not to.
+        theta: work until this accuracy, instead of within the budget, where it is positive.
+        batch_scale: one minibatch of the budget's size, scaled by this over the size, where it is positive.
+    """
+
+    gamma: float = 1.0
+    k: int = 0
+    theta: float = 0.0
+    batch_scale: float = 0.0
+
+
+def begin(client: RowClient) -> State:
     """alpha = 0 (line 2 of Algorithm 1)."""
     return {"beta": torch.zeros(int(client.n), dtype=torch.float64)}
 
@@ -98,39 +125,50 @@ class Subproblem:
         return (reached - least) / (first - least) if first > least else 0.0
 
 
-@work("sdca", reply={"dv": "d:float64", "steps": ":float64", "theta": "k:float64"}, state=begin)
-def sdca(client: Client, request: Request, state: State) -> tuple[Arrays, State]:
+@work(
+    "sdca",
+    reply={"dv": update("d", "float64"), "steps": statistics("", "float64"), "theta": statistics("k", "float64")},
+    options=SdcaOptions,
+    needs="rows",
+    state=begin,
+)
+def sdca(client: RowClient, request: Request, options: SdcaOptions, state: State) -> tuple[Arrays, State]:
     """Improve the node's subproblem within its budget of coordinate steps, or until `theta`; reply with dv_t.
 
     Where `batch_scale` is positive the budget is a minibatch instead (Mb-SDCA): every coordinate's step is taken from
     the same w_t, and their sum is scaled by batch_scale / budget. k = 1 asks for Definition 1's theta as well.
     """
-    options, budget = request.options, int(request["budget"])
-    local = _subproblem(client, request, state)
-    batch_scale, target = _number(options["batch_scale"]), _number(options["theta"])
-    if target:
-        local.until(target, local.value())
-    elif batch_scale:
+    budget = int(request["budget"])
+    local = _subproblem(client, request, options, state)
+    if options.theta:
+        local.until(options.theta, local.value())
+    elif options.batch_scale:
         local.improve(min(budget, len(local.start)), live=False)
-        local.beta = local.start + batch_scale / max(local.steps, 1) * (local.beta - local.start)
+        local.beta = local.start + options.batch_scale / max(local.steps, 1) * (local.beta - local.start)
     else:
         local.improve(budget)
-    theta = [local.theta()] if options["k"] else []
-    gamma = _number(options["gamma"])
-    beta = local.start + gamma * (local.beta - local.start)
+    theta = [local.theta()] if options.k else []
+    beta = local.start + options.gamma * (local.beta - local.start)
     reply = {"dv": _tensor(local.dv()), "steps": _tensor(local.steps), "theta": _tensor(theta).reshape(-1)}
-    return reply, {"beta": torch.from_numpy(beta), **_averaged(state, request, request.round - 1)}
+    return reply, {"beta": torch.from_numpy(beta), **_averaged(state, options.average, request.round - 1)}
 
 
-@work("task-values", reply={"loss": ":float64", "conjugate": ":float64"}, state=begin, measures=True)
-def task_values(client: Client, request: Request, state: State) -> tuple[Arrays, State]:
+@work(
+    "task-values",
+    reply={"loss": losses("", "float64"), "conjugate": statistics("", "float64")},
+    options=TaskOptions,
+    needs="rows",
+    state=begin,
+    measures=True,
+)
+def task_values(client: RowClient, request: Request, options: TaskOptions, state: State) -> tuple[Arrays, State]:
     """c sum l(w_t^T x, y) and c sum l*(-alpha): with R and R* the server has primal, dual and gap.
 
     With `average` the dual variables are their mean over the rounds so far (Theorem 2).
     """
-    rows, loss, g = _rows(client, request), find(str(request.options["loss"])), _number(request.options["smoothing"])
+    rows, loss, g = _rows(client, request, options), find(options.loss), options.smoothing
     beta = state["beta"]
-    mean = _averaged(state, request, request.round)
+    mean = _averaged(state, options.average, request.round)
     if mean and mean["rounds"] > 0:
         beta = mean["sum"] / mean["rounds"]
     z = rows.margins(_floats(request["w"]))
@@ -138,10 +176,15 @@ def task_values(client: Client, request: Request, state: State) -> tuple[Arrays,
     return {name: _tensor(float(request["c"]) * v.sum()) for name, v in values.items()}, state
 
 
-@work("task-gradient", reply={"g": "d:float64", "steps": ":float64"})
-def task_gradient(client: Client, request: Request) -> Arrays:
+@work(
+    "task-gradient",
+    reply={"g": gradient("d", "float64"), "steps": statistics("", "float64")},
+    options=TaskOptions,
+    needs="rows",
+)
+def task_gradient(client: RowClient, request: Request, options: TaskOptions) -> Arrays:
     """c n_t / b times the sum of loss gradients over a batch of b rows: unbiased for the whole task (Mb-SGD)."""
-    rows, loss, g = _rows(client, request), find(str(request.options["loss"])), _number(request.options["smoothing"])
+    rows, loss, g = _rows(client, request, options), find(options.loss), options.smoothing
     n = len(rows.y)
     batch = permutation(key(client.key, "batch"), n)[: int(request["budget"])]
     slopes = np.zeros(n)
@@ -150,24 +193,22 @@ def task_gradient(client: Client, request: Request) -> Arrays:
     return {"g": _tensor(rows.combine(scaled)), "steps": _tensor(len(batch))}
 
 
-@work("moments", reply={"n": ":float64", "sum": "d:float64", "squares": "d:float64"})
-def moments(client: Client, request: Request) -> Arrays:
+@work("moments", reply={"n": ":float64", "sum": "d:float64", "squares": "d:float64"}, needs="rows")
+def moments(client: RowClient, request: Request) -> Arrays:
     """How many rows, and the sums of every feature and of its square: what standardising needs."""
     X = _matrix(client, client.problem.dim)
     return {"n": _tensor(len(X)), "sum": _tensor(X.sum(0)), "squares": _tensor((X**2).sum(0))}
 
 
-def _subproblem(client: Client, request: Request, state: State) -> Subproblem:
-    options = request.options
+def _subproblem(client: RowClient, request: Request, options: TaskOptions, state: State) -> Subproblem:
     return Subproblem(
-        _rows(client, request), find(str(options["loss"])), _number(options["smoothing"]),
+        _rows(client, request, options), find(options.loss), options.smoothing,
         _floats(request["w"]), float(request["s"]), float(request["c"]), _floats(state["beta"]), client.key,
     )  # fmt: skip
 
 
-def _averaged(state: State, request: Request, last: int) -> dict[str, Tensor]:
+def _averaged(state: State, H0: int, last: int) -> dict[str, Tensor]:
     """The sum of alpha over rounds H0 + 1 ... last (Theorem 2); it stood still while the node was not asked."""
-    H0 = int(_number(request.options["average"]))
     if H0 < 0:
         return {}
     rounds = max(last - H0, 0)
@@ -176,29 +217,25 @@ def _averaged(state: State, request: Request, last: int) -> dict[str, Tensor]:
     return {"sum": total + more * state["beta"], "rounds": torch.tensor(rounds)}
 
 
-def _rows(client: Client, request: Request) -> Examples:
+def _rows(client: RowClient, request: Request, options: TaskOptions) -> Examples:
     """The node's training rows as the loops want them; kept where the engine keeps a client's scratch."""
     if "rows" not in client.scratch:
         X, batch = _matrix(client, len(request["w"])), client.data()
         if "scale" in request.shared:
             X = (X - _floats(request["shift"])) / _floats(request["scale"])
         y = batch.targets.get(client.problem.names[0], batch.targets.get(""))
-        client.scratch["rows"] = as_examples(X, y, find(str(request.options["loss"])))
+        client.scratch["rows"] = as_examples(X, y, find(options.loss))
     rows: Examples = client.scratch["rows"]
     return rows
 
 
-def _matrix(client: Client, d: int) -> Any:
+def _matrix(client: RowClient, d: int) -> Any:
     """The training rows as float64, with a constant feature where the model has one more parameter than features."""
     x = client.data().x
     if sparse.issparse(x):
         return x
     X = x.reshape(len(x), -1).double().numpy()
     return np.hstack([X, np.ones((len(X), 1))]) if X.shape[1] == d - 1 else X
-
-
-def _number(value: Any) -> float:
-    return float(value)
 
 
 def _floats(value: Tensor) -> Floats:

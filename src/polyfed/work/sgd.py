@@ -2,84 +2,112 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
-from polyfed.core.client import Client
-from polyfed.core.messages import Options, Request
+from polyfed.core.client import Client, GradientClient
+from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
+from polyfed.core.schema import buffers, losses, update, weight
 from polyfed.core.work import Arrays, work
 
 Slots = tuple[Tensor, ...]
-
-
 Carry = tuple[Tensor, Tensor, Tensor, Slots]
 Gradient = tuple[Tensor, Tensor, Tensor]  # of the weighted objective, the losses, the buffers after
 
 
-@work("sgd", reply={"delta": "d", "buffers": "b", "losses": "M", "heard": "M", "weight": ""}, numbers=("lr",))
-def sgd(client: Client, request: Request) -> Arrays:
-    """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with a (x - w), so that a sum is a weighted mean.
+class Batching(TypedDict):
+    """How a local loop is cut."""
 
-    a is 1 or, with weight = "size", the number of examples. losses are those of the first batch, at x.
+    steps: int
+    epochs: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """How a client trains.
+
+    Args:
+        lr: the step size; on a GPU it may come as a tensor, so that one program serves all rounds.
+        steps, epochs: so many steps, or so many passes over the rows.
+        batch_size: rows of a batch, 0 for all.
+        optimizer, momentum: plain SGD, with momentum, or Adam.
+        weight: what the client counts in a mean, 1 ('uniform') or its number of examples ('size').
+        mu: the strength of a proximal term mu/2 |w - x|^2.
     """
-    w, buffers, losses = descend(client, request, request["omega"])
-    a = share(client, request)
-    heard = a * client.holds
-    delta = a * (request["x"] - w)
-    return {"delta": delta, "buffers": a * buffers, "losses": heard * losses, "heard": heard, "weight": a}
+
+    lr: float
+    steps: int = 0
+    epochs: int = 0
+    batch_size: int = 0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight: Literal["uniform", "size"] = "uniform"
+    mu: float = 0.0
+
+    @property
+    def batching(self) -> Batching:
+        return {"steps": self.steps, "epochs": self.epochs, "batch_size": self.batch_size}
+
+    def share(self, client: Client) -> Any:
+        """a_i: what this client counts in a mean, 1 or its number of examples."""
+        return client.n if self.weight == "size" else 1.0
 
 
-def descend(client: Client, request: Request, omega: Tensor, first: Gradient | None = None) -> Gradient:
+TRAINED = {"delta": update("d", by="weight"), "buffers": buffers("b", by="weight")}
+HEARD = {"losses": losses("M", by="heard"), "heard": weight("M")}
+
+
+@work("sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",))
+def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
+    """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with x - w. The losses are those at x, on one batch."""
+    w, after, at_x = descend(client, request, options, request["omega"])
+    a = options.share(client)
+    return {"delta": request["x"] - w, "buffers": after, "losses": at_x, "heard": a * client.holds, "weight": a}
+
+
+def descend(
+    client: GradientClient, request: Request, options: LocalSteps, omega: Tensor, first: Gradient | None = None
+) -> Gradient:
     """Local steps on sum_s omega_s f_s: the model, the buffers, and the losses at the start.
 
     first: the first step's gradient, where the client has it already.
     """
-    x, options = request["x"], request.options
-    lr: Any = options["lr"]
-    mu = float(options.get("mu") or 0.0)  # type: ignore[arg-type]
+    x, lr = request["x"], options.lr
 
     def step(carry: Carry, batch: Batch, i: int) -> Carry:
-        w, buffers, losses, slots = carry
+        w, now_buffers, at_x, slots = carry
         known = first if i == 0 else None
-        g, now, buffers = known if known is not None else client.grad(w, buffers, batch, omega)
-        if mu:
-            g = g + mu * (w - x)
+        g, now, now_buffers = known if known is not None else client.grad(w, now_buffers, batch, omega)
+        if options.mu:
+            g = g + options.mu * (w - x)
         u, slots = direction(g, slots, i, options)
         w = w - lr * u if isinstance(lr, Tensor) else torch.add(w, u, alpha=-float(lr))
-        return w, buffers, now if i == 0 else losses, slots
+        return w, now_buffers, now if i == 0 else at_x, slots
 
     start = (x, request["buffers"], torch.zeros_like(omega), begin(x, options))
-    w, buffers, losses, _ = client.loop(step, start, **batching(options))  # type: ignore[arg-type]
-    return w, buffers, losses
+    w, after, at_x, _ = client.loop(step, start, **options.batching)
+    return w, after, at_x
 
 
-def share(client: Client, request: Request) -> Any:
-    """a_i: what this client counts in a mean, 1 or its number of examples."""
-    return client.n if request.options["weight"] == "size" else 1.0
-
-
-def batching(options: Options) -> dict[str, int]:
-    """How the local loop is cut, from a request's options."""
-    return {name: int(options.get(name) or 0) for name in ("steps", "epochs", "batch_size")}  # type: ignore[arg-type]
-
-
-def begin(x: Tensor, options: Options) -> Slots:
+def begin(x: Tensor, options: LocalSteps) -> Slots:
     """What the optimiser remembers at the first step: nothing lasts from round to round."""
-    if options.get("optimizer") == "adam":
+    if options.optimizer == "adam":
         return torch.zeros_like(x), torch.zeros_like(x)
-    return (torch.zeros_like(x),) if options.get("momentum") else ()
+    return (torch.zeros_like(x),) if options.momentum else ()
 
 
-def direction(g: Tensor, slots: Slots, i: int, options: Options) -> tuple[Tensor, Slots]:
+def direction(g: Tensor, slots: Slots, i: int, options: LocalSteps) -> tuple[Tensor, Slots]:
     """The step to take for gradient g: g itself, heavy-ball momentum, or Adam with its usual constants."""
-    if options.get("optimizer") == "adam":
+    if options.optimizer == "adam":
         m = torch.lerp(slots[0], g, 0.1)
         v = torch.lerp(slots[1], g * g, 0.001)
         return (m / (1 - 0.9 ** (i + 1))) / ((v / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8), (m, v)
     if slots:
-        velocity = torch.add(g, slots[0], alpha=float(options["momentum"]))  # type: ignore[arg-type]
+        velocity = torch.add(g, slots[0], alpha=options.momentum)
         return velocity, (velocity,)
     return g, slots

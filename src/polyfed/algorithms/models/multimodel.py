@@ -12,28 +12,35 @@ and counted; a model whose whole group was passed over, or gave no usable reply,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property, partial
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from polyfed.algorithms import Algorithm, State
-from polyfed.algorithms.models.schedules import Schedule, schedules
+from polyfed.algorithms.models.schedules import Groups, Schedule, schedules, split
+from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.errors import BadInput, NobodyAnswered
-from polyfed.core.fleet import Door
+from polyfed.core.fleet import Door, draw_cohort
+from polyfed.core.keys import generator
 from polyfed.core.problem import Problem
-from polyfed.run.doors import Doors, ModelDoor
-from polyfed.run.models import Models, qualified
 
 Step = tuple[State, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class MultiModel:
-    """Trains several models at once. models: a problem and a method for each, by name; schedule: 'mfa-rr',
-    'mfa-rand', or a function of (t, M, partition) that returns each model's group."""
+    """Several models to be trained at once, for `polyfed.train_many`.
+
+    Args:
+        models: a problem and a method for each, by name.
+        schedule: 'mfa-rr', 'mfa-rand', or a function of (t, M, partition) that returns each model's group.
+    """
 
     models: Mapping[str, tuple[Problem, Algorithm]]
     schedule: str | Schedule = "mfa-rr"
@@ -41,21 +48,8 @@ class MultiModel:
     def __post_init__(self) -> None:
         if not self.models:
             raise BadInput("There should be at least one model. Found none.")
-        pooled = [name for name, (_, method) in self.models.items() if getattr(method, "pooled", False)]
-        if pooled:
-            raise BadInput(f"Model {pooled[0]!r}: a centralised method has no clients to share; choose another method.")
         if isinstance(self.schedule, str):
-            schedules[self.schedule]  # an unknown name ends here
-
-    @cached_property
-    def problem(self) -> Models:
-        """All models as one problem."""
-        return Models({name: problem for name, (problem, _) in self.models.items()})
-
-    @cached_property
-    def methods(self) -> dict[str, Algorithm]:
-        """Each model's method, its frames as long as there are models."""
-        return {name: _framed(method, len(self.models)) for name, (_, method) in self.models.items()}
+            _ = schedules[self.schedule]  # an unknown name ends here
 
     @property
     def name(self) -> str:
@@ -66,67 +60,99 @@ class MultiModel:
     def assign(self) -> Schedule:
         return schedules[self.schedule] if isinstance(self.schedule, str) else self.schedule
 
-    def init(self, problem: Problem) -> State:
-        return {"models": {name: self.methods[name].init(one) for name, (one, _) in self.models.items()}}
 
-    def round(self, t: int, state: State, fleet: Door) -> Step:
-        """Algorithm 1, steps 6 to 15."""
-        assert isinstance(fleet, Doors)
-        before = state["models"]
-        steps = fleet.together({m: partial(self._step, m, t, before[m], fleet.models[m]) for m in self.models})
+class ClientPool:
+    """All models' clients: who takes part in a round, and which model each of them is given.
+
+    Args:
+        schedule: which groups train which models.
+        models: how many models there are.
+        examples: how many examples each client has, of all models together.
+        cohort: how many clients take part in a round.
+        seed: of the draws.
+    """
+
+    def __init__(self, schedule: Schedule, models: int, examples: NDArray[np.int64], cohort: int, seed: int) -> None:
+        self._schedule, self._models, self._examples = schedule, models, examples
+        self._cohort, self._seed = cohort, seed
+        self._lock = threading.Lock()
+        self._drawn: dict[str, tuple[int, Groups]] = {}  # the last partition for each purpose
+
+    def groups(self, t: int, purpose: str = "cohort") -> Groups:
+        """Each model's clients in round t, whether they have rows for it or not."""
+
+        def partition(of: int) -> Groups:
+            clients = draw_cohort(self._examples, self._cohort, self._seed, purpose, of)
+            rng = generator(self._seed, purpose, of, "groups")
+            return split(clients, self._models, rng) if self._models > 1 else [clients]
+
+        return self._schedule(t, self._models, partition)
+
+    def group(self, place: int, t: int, purpose: str) -> list[int]:
+        """The clients of the model at a place; all models ask for the same partition."""
+        with self._lock:
+            if self._drawn.get(purpose, (0, []))[0] != t:
+                self._drawn[purpose] = t, self.groups(t, purpose)
+            return self._drawn[purpose][1][place]
+
+
+class MultiModelRound:
+    """Algorithm 1, steps 6 to 15: one round of all models, each by its own method through its own door."""
+
+    def __init__(self, methods: Mapping[str, Algorithm], doors: Mapping[str, Door], pool: ClientPool) -> None:
+        self.methods, self.doors, self.pool = methods, doors, pool
+        threads = partial(torch.set_num_threads, torch.get_num_threads())
+        self._threads = ThreadPoolExecutor(len(doors), "model", threads)
+
+    def __call__(self, t: int, states: Mapping[str, State]) -> tuple[dict[str, State], dict[str, Any], dict[str, Any]]:
+        """The models' next states, what each method logs, and who trained what."""
+        steps = self._together({m: partial(self._step, m, t, states[m]) for m in self.methods})
         trained = {m: step for m, step in steps.items() if not isinstance(step, NobodyAnswered)}
-        for why in steps.values() if not trained else ():
-            assert isinstance(why, NobodyAnswered)
-            raise why
-        after = {m: trained[m][0] if m in trained else before[m] for m in self.models}
-        idle = [m for m in self.models if m not in trained]
-        found = self._by_name({m: diagnostics for m, (_, diagnostics) in trained.items()})
-        return {"models": after}, {**self._assigned(t, fleet), "idle": idle, **found}
+        failures = [step for step in steps.values() if isinstance(step, NobodyAnswered)]
+        if not trained:
+            raise failures[0]
+        after = {m: trained[m][0] if m in trained else states[m] for m in self.methods}
+        idle = [m for m in self.methods if m not in trained]
+        found = {m: dict(diagnostics) for m, (_, diagnostics) in trained.items()}
+        return after, found, {**self._assigned(t), "idle": idle}
 
-    def _step(self, m: str, t: int, state: State, door: ModelDoor) -> Step | NobodyAnswered:
+    def _step(self, m: str, t: int, state: State) -> Step | NobodyAnswered:
         """One model's round, or why it has none."""
+        door = self.doors[m]
         try:
             if not door.cohort(t):
                 return NobodyAnswered(f"Round {t}: no client assigned to model {m!r} has rows for it.")
             return self.methods[m].round(t, state, door)
         except NobodyAnswered as error:
-            door.rewind()  # the model is as before the round, and so must be what its clients keep
+            door.clock.rewind()  # the model is as before the round, and so must be what its clients keep
             return error
 
-    def _assigned(self, t: int, fleet: Doors) -> dict[str, Any]:
+    def _assigned(self, t: int) -> dict[str, Any]:
         """Who trained what, and how many had nothing to train it on."""
-        groups = dict(zip(self.models, fleet.groups(t), strict=True))
-        active = {m: fleet.models[m].cohort(t) for m in self.models}
-        return {"groups": active, "passed_over": {m: len(groups[m]) - len(active[m]) for m in self.models}}
+        groups = dict(zip(self.methods, self.pool.groups(t), strict=True))
+        active = {m: self.doors[m].cohort(t) for m in self.methods}
+        return {"groups": active, "passed_over": {m: len(groups[m]) - len(active[m]) for m in self.methods}}
 
-    def _by_name(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """What the models' methods log: vectors over objectives by 'model/objective', the rest by model."""
-        table: dict[str, dict[str, Any]] = {}
-        for m, diagnostics in found.items():
-            names = self.models[m][0].names
-            for key, value in diagnostics.items():
-                each = isinstance(value, Tensor) and value.shape == (len(names),)
-                row = {qualified(m, n): v for n, v in zip(names, value.tolist(), strict=True)} if each else {m: value}
-                table.setdefault(key, {}).update(row)
-        return table
+    def _together(self, calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        """What all models' calls return, made at the same time; an error of the first model that has one is raised."""
+        if len(calls) == 1:
+            return {name: call() for name, call in calls.items()}
+        begun = {name: self._threads.submit(call) for name, call in calls.items()}
+        for future in begun.values():
+            future.exception()  # wait for all: a round that ends leaves nothing running
+        return {name: future.result() for name, future in begun.items()}
 
-    def measure(self, state: State, fleet: Doors) -> dict[str, Any]:
-        """What the models' methods measure of their own; the run is done when all of them are."""
-        hooks = {m: hook for m, method in self.methods.items() if (hook := getattr(method, "measure", None))}
-        found = {m: dict(hook(state["models"][m], fleet.models[m])) for m, hook in hooks.items()}
-        done = [bool(row.pop("done", False)) for row in found.values()]
-        return {**self._by_name(found), "done": len(done) == len(self.models) and all(done)}
-
-    def extras(self, state: State) -> dict[str, Tensor]:
-        """What the models' methods save beside the weights, under the model's name."""
-        hooks = {m: hook for m, method in self.methods.items() if (hook := getattr(method, "extras", None))}
-        return {f"{m}.{name}": value for m, hook in hooks.items() for name, value in hook(state["models"][m]).items()}
+    def close(self) -> None:
+        self._threads.shutdown()
 
 
-def _framed(method: Any, M: int) -> Any:
-    """The method with 'frame' replaced by the number of rounds it is, in its step sizes and batches."""
-    if not is_dataclass(method) or isinstance(method, type):
-        return method
-    values = {field.name: getattr(method, field.name) for field in fields(method)}
-    frames = {n: replace(v, every=M) for n, v in values.items() if getattr(v, "every", None) == "frame"}
-    return replace(method, **frames) if frames else method
+def qualified(model: str, objective: str) -> str:
+    """An objective's name among those of several models, 'model/objective'; alone it is its own."""
+    return f"{model}/{objective}" if model else objective
+
+
+def check_cohort(models: Sequence[str], cohort: int, clients: int) -> None:
+    """In every round there is at least one client for each model."""
+    if len(models) > cohort:
+        who = f"the {clients} clients" if cohort == clients else f"the cohort of {cohort} clients"
+        raise BadInput(f"Each model needs a client in every round. Found {len(models)} models for {who}; train fewer.")

@@ -12,8 +12,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import algorithms
-from polyfed.algorithms.base import STRICT
 from polyfed.algorithms.objectives.fmgda import FSMGDA
+from polyfed.core.settings import STRICT
 
 
 @algorithms("centralised")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -10,10 +10,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Positive, Rate, at
+from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Request
+from polyfed.core.settings import STRICT, NotNegative, Positive
 from polyfed.weights import project_simplex
 
 
@@ -29,10 +30,15 @@ class QFedAvg(Scalarised, LocalTraining):
     q: NotNegative = 1.0
     L: Positive | None = None
 
+    @property
+    def needs(self) -> Literal["sums", "replies"]:
+        return "sums"
+
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
         lam, shared = self.scalarised(state, cohort, np.ones(len(cohort)), fleet)
-        options = {**self.local(t), "q": self.q, "L": self.L or 1 / at(self.lr, t)}
+        lipschitz = self.L or 1 / value_in_round(self.lr, t, fleet)
+        options = {**self.local_options(t, fleet), "q": self.q, "L": lipschitz}
         total = fleet.sum(cohort, Request("q-sgd", shared, options=options))
         x = state["x"] - total["delta"] / total["h"]
         found = {"weights": lam, "train": total["losses"] / total["heard"]}
@@ -65,6 +71,6 @@ class AFL(Scalarised):
             weight += float(share.sum())
             everyone[clients] += self.lambda_lr * stack["loss"].double()
         weight = weight or 1.0  # nobody asked has any weight: stay
-        x = state["x"] - at(self.lr, t) * direction / weight
+        x = state["x"] - value_in_round(self.lr, t, fleet) * direction / weight
         new = {"x": x, "buffers": buffers / weight, "lambda": torch.from_numpy(project_simplex(everyone))}
         return new, {"weights": lam, "largest_lambda": float(new["lambda"].max())}

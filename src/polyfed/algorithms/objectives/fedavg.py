@@ -25,7 +25,7 @@ are solved.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -33,10 +33,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, LocalTraining, NotNegative, Rate, at
+from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
-from polyfed.core.fleet import Door
+from polyfed.core.fleet import Door, Sum
 from polyfed.core.messages import Request
+from polyfed.core.settings import STRICT, NotNegative
 from polyfed.weights import frank_wolfe_gap, min_norm
 
 Radius = Annotated[float, Field(ge=0, le=1)]
@@ -52,13 +53,19 @@ class FedAvg(Scalarised, LocalTraining):
     eps: Radius = 0.0
     mu: NotNegative = 0.0
 
+    @property
+    def needs(self) -> Literal["sums", "replies"]:
+        """A plain mean needs no more than a sum."""
+        return "replies" if self.normalise or self.eps > 0 else "sums"
+
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
         lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), fleet)
-        request = Request("sgd", shared, options={**self.local(t), "mu": self.mu})
-        combine = self._mgda if self.normalise or self.eps > 0 else self._mean
+        request = Request("sgd", shared, options={**self.local_options(t, fleet), "mu": self.mu})
+        combine = self._mgda if self.needs == "replies" else self._mean
         mean, total, found = combine(cohort, request, fleet)
-        state = {"x": state["x"] - at(self.server_lr, t) * mean, "buffers": total["buffers"] / total["weight"]}
+        x = state["x"] - value_in_round(self.server_lr, t, fleet) * mean
+        state = {"x": x, "buffers": total["buffers"] / total["weight"]}
         return state, {"weights": lam, "train": total["losses"] / total["heard"], **found}
 
     def _mean(self, cohort: Sequence[int], request: Request, fleet: Door) -> tuple[Tensor, Any, Diagnostics]:
@@ -71,15 +78,13 @@ class FedAvg(Scalarised, LocalTraining):
         stacks = list(fleet.ask(cohort, request))
         replies = {name: torch.cat([s[name] for s in stacks]) for name in stacks[0].arrays}
         lam0 = replies["weight"].double() / replies["weight"].double().sum()
-        g = replies["delta"] / replies["weight"].unsqueeze(1)
-        if self.normalise:
-            g = torch.nn.functional.normalize(g)
+        g = torch.nn.functional.normalize(replies["delta"]) if self.normalise else replies["delta"]
         gram = (g @ g.T).double().numpy()
         lam = min_norm(gram, center=lam0.numpy(), eps=self.eps)
         clients = [client for s in stacks for client in s.clients]
         by_client = {str(c): weight for c, weight in zip(clients, lam.tolist(), strict=True)}
         found: Diagnostics = {"client_weights": by_client, "gap": frank_wolfe_gap(gram, lam)}
-        total = {name: value.sum(0) for name, value in replies.items()}
+        total = Sum.of(stack.weighed(request) for stack in stacks)  # of the buffers and losses
         return torch.as_tensor(lam, dtype=g.dtype) @ g, total, found
 
 

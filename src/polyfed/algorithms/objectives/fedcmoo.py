@@ -19,6 +19,8 @@ exchanges, half the upload.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,27 +31,30 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, Positive, at, present, spread
-from polyfed.algorithms.objectives.gramian import Found, Gramian, mean_by
-from polyfed.compress import Compressor, compressors
-from polyfed.compress.sketch import DEFAULT_WIDTH
+from polyfed.algorithms.base import objective_weights, present, value_in_round
+from polyfed.algorithms.objectives.gramian import Gramian, WeightingResult, mean_by
+from polyfed.compress import Compressor, compressors, own_key
+from polyfed.compress.exact import Exact
 from polyfed.core.errors import BadInput, nearest
-from polyfed.core.fleet import Door
-from polyfed.core.keys import common_key, key
+from polyfed.core.fleet import Door, Stack, Sum
+from polyfed.core.keys import client_key, common_key
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
+from polyfed.core.settings import STRICT, Positive, as_table, choose
 from polyfed.weights import preference, psd
-from polyfed.work.jacobian import own_key
 
 
 @algorithms("fedcmoo")
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class FedCMOO(Gramian):
-    """Weights from compressed Jacobians first, then local steps on the weighted objective: one model's upload."""
+    """Weights from compressed Jacobians first, then local steps on the weighted objective: one model's upload.
 
-    compress: str = "sketch"
+    compress is a name, a table with a name and settings, or a `Compressor`; width and budget are settings for a name.
+    """
+
+    compress: str | Mapping[str, Any] | Compressor = "sketch"
     width: Annotated[int, Field(ge=1)] | None = None  # numbers an objective, for sketch; 256 where the model has them
-    budget: Positive = 1.0  # upload in models, for rand-svd, top-k and random-mask
+    budget: Positive | None = None  # upload in models, for rand-svd, top-k and random-mask; 1 if not given
     ways: Literal[1, 2] = 1  # 2: the server sends the compressed sum back, and clients correct G
     gram: Literal["cohort", "two-sets"] = "cohort"  # two-sets: Algorithm 10, two further client sets for G
     exchanges: Literal[1, 2] = 2
@@ -60,22 +65,39 @@ class FedCMOO(Gramian):
         super().__post_init__()
         if self.exchanges == 1 and (self.ways == 2 or self.gram == "two-sets"):
             raise ValueError("exchanges = 1 leaves no time for ways = 2 or gram = 'two-sets'; use exchanges = 2.")
-        if self.gram == "two-sets" and not self.compressor().unbiased:
+        if self.gram == "two-sets" and not self.compressor.unbiased:
             raise ValueError(f"gram = 'two-sets' needs an unbiased compressor. Found compress = {self.compress!r}.")
 
+    @cached_property
     def compressor(self) -> Compressor:
-        return compressors[self.compress]
+        """The compressor, built once."""
+        table = self.compress
+        if isinstance(table, str):
+            short = {"width": self.width, "budget": self.budget}
+            known = getattr(compressors[table], "__dataclass_fields__", {})
+            table = {"name": table, **{k: v for k, v in short.items() if k in known and v is not None}}
+        made: Compressor = choose(compressors, table, "algorithm.compress", Compressor)
+        return made
+
+    @property
+    def needs(self) -> Literal["sums", "replies"]:
+        """Compressed Jacobians that do not add up have to be lifted one by one."""
+        return "sums" if self.compressor.additive else "replies"
+
+    def check(self, problem: Problem, clients: int) -> None:
+        """Refuse a compressor that does not fit the model's size."""
+        super().check(problem, clients)
+        self.compressor.reply(len(problem.names), len(self.columns(problem)))
 
     def init(self, problem: Problem) -> State:
-        self._options(problem, 1)
         M = len(problem.names)
         return {**super().init(problem), "w": torch.full((M,), 1 / M, dtype=torch.float64)}
 
-    def _options(self, problem: Problem, t: int, name: str | None = None) -> dict[str, Option]:
-        """What both sides must know: how to train, and how to compress."""
-        M, d = len(problem.names), len(self.columns(problem))
-        sizes = compressors[name or self.compress].options(M, d, self.width or min(DEFAULT_WIDTH, d), self.budget)
-        return {**self.local(t), **sizes, "rows": M, "over": self.gram_over}
+    def _options(self, t: int, fleet: Door, compressor: Compressor | None = None) -> dict[str, Option]:
+        """What both sides must know: how to train, and how to compress (`work.jacobian.JacobianOptions`)."""
+        how = as_table(compressors, compressor or self.compressor)
+        size = {"rows": len(fleet.names), "columns": len(self.columns(fleet.problem))}
+        return {**self.local_options(t, fleet), "compress": how, **size, "over": self.gram_over}
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         return self._one(t, state, fleet) if self.exchanges == 1 else self._two(t, state, fleet)
@@ -86,34 +108,34 @@ class FedCMOO(Gramian):
         model = _model(state)
         G, heard, losses, clients = self._gram(t, cohort, model, fleet)
         w, remembered, found = self.find_weights(G, heard, losses / heard, state, fleet)
-        omega = spread(w, self.shares(clients, fleet), fleet.holds[clients])
+        omega = objective_weights(w, self.shares(clients, fleet), fleet.holds[clients])
         again = {} if self.gram == "cohort" else model  # the cohort has x already, where it sent its Jacobians
         shared = {**again, "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
-        total = fleet.sum(clients, Request("sgd", shared, options=self.local(t)))
+        total = fleet.sum(clients, Request("sgd", shared, options=self.local_options(t, fleet)))
         if self.gram_error:
             found["gram_error"] = self._error(t, G, cohort, model, fleet)
-        return self._step(t, state, total, w, remembered), self._said(w, found, losses / heard)
+        return self._step(t, state, total, w, remembered, fleet), self._diagnostics(w, found, losses / heard)
 
     def _one(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         """One exchange: last round's weights for training, this round's Jacobians for the next weights."""
         cohort = fleet.cohort(t)
         w = present(state["w"].numpy(), fleet.holds[cohort])
-        omega = spread(w, self.shares(cohort, fleet), fleet.holds[cohort])
+        omega = objective_weights(w, self.shares(cohort, fleet), fleet.holds[cohort])
         shared = {**_model(state), "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
-        request = Request(f"sgd-{self.compress}", shared, options=self._options(fleet.problem, t))
+        request = Request("sgd-jacobian", shared, options=self._options(t, fleet))
         total, features, _ = self._features(t, cohort, request, fleet)
-        G = self.compressor().gram(features, total["heard"])
+        G = self.compressor.gram(features, total["heard"])
         losses = total["losses"] / total["heard"]
         fresh, remembered, found = self.find_weights(G, total["heard"], losses, state, fleet)
-        new = self._step(t, state, total, self.ema * w + (1 - self.ema) * fresh, remembered)
-        return new, self._said(w, found, losses)
+        new = self._step(t, state, total, self.ema * w + (1 - self.ema) * fresh, remembered, fleet)
+        return new, self._diagnostics(w, found, losses)
 
-    def _step(self, t: int, state: State, total: Any, w: NDArray[np.float64], remembered: State) -> State:
-        x = state["x"] - at(self.server_lr, t) * (total["delta"] / total["weight"])
+    def _step(self, t: int, state: State, total: Any, w: NDArray[np.float64], remembered: State, fleet: Door) -> State:
+        x = state["x"] - value_in_round(self.server_lr, t, fleet) * (total["delta"] / total["weight"])
         buffers = total["buffers"] / total["weight"]
         return {"x": x, "buffers": buffers, "w": torch.from_numpy(w), "weighting": remembered}
 
-    def _said(self, w: NDArray[np.float64], found: Mapping[str, Any], losses: Tensor) -> Diagnostics:
+    def _diagnostics(self, w: NDArray[np.float64], found: Mapping[str, Any], losses: Tensor) -> Diagnostics:
         return {"weights": torch.from_numpy(w), "train": losses, **found}
 
     # ApproxGramJacobian (Algorithms 3 and 6)
@@ -122,37 +144,37 @@ class FedCMOO(Gramian):
         """G, who was heard for each objective, the sum of their losses, and the clients that answered."""
         if self.gram == "two-sets":
             return self._two_sets(t, cohort, model, fleet)
-        request = Request(f"jacobian-{self.compress}", model, options=self._options(fleet.problem, t))
+        request = Request("jacobian", model, options=self._options(t, fleet))
         total, features, clients = self._features(t, cohort, request, fleet)
-        G = self.compressor().gram(features, total["heard"])
+        G = self.compressor.gram(features, total["heard"])
         if self.ways == 2:
             G = self._corrected(t, features, total["heard"], clients, request, fleet)
         return G, total["heard"], total["losses"], clients
 
     def _features(self, t: int, cohort: list[int], request: Request, fleet: Door) -> tuple[Any, Tensor, list[int]]:
         """All arrays summed over the clients, among them what is made of their Jacobians (M, p)."""
-        compressor, d = self.compressor(), len(self.columns(fleet.problem))
-        names = list(compressor.reply)
+        compressor, M, d = self.compressor, len(fleet.names), len(self.columns(fleet.problem))
+        names = list(compressor.reply(M, d))
         if compressor.additive:
             total = fleet.sum(cohort, request)
             once = {name: total[name].unsqueeze(0) for name in names}
-            return total, compressor.lift(once, request.options, [(0, 0)], d)[0], list(total.clients)
-        sums: dict[str, Tensor] = {}
-        clients: list[int] = []
-        for stack in fleet.ask(cohort, request):
-            keys = [(common_key(fleet.seed, t), own_key(key(fleet.seed, t, c))) for c in stack.clients]
-            lifted = compressor.lift({name: stack[name] for name in names}, request.options, keys, d)
-            rest = {name: a for name, a in stack.arrays.items() if name not in names}
-            for name, a in {**rest, "features": lifted}.items():
-                sums[name] = sums[name] + a.sum(0) if name in sums else a.sum(0)
-            clients += stack.clients
-        return sums, sums["features"], clients
+            return total, compressor.lift(once, [(0, 0)], M, d)[0], list(total.clients)
+
+        def lifted(stack: Stack) -> Stack:
+            """Replies with features in place of what they were made from, times the clients' weights."""
+            keys = [(common_key(fleet.seed, t), own_key(client_key(fleet.seed, t, c))) for c in stack.clients]
+            features = compressor.lift({name: stack[name] for name in names}, keys, M, d)
+            arrays = {name: a for name, a in stack.weighed(request).arrays.items() if name not in names}
+            return replace(stack, arrays={**arrays, "features": features * stack["heard"].unsqueeze(2)})
+
+        total = Sum.of(lifted(stack) for stack in fleet.ask(cohort, request))
+        return total, total["features"], list(total.clients)
 
     def _corrected(self, t: int, S: Tensor, heard: Tensor, clients: list[int], request: Request, fleet: Door) -> Tensor:
         """Two-way (Algorithm 6, option 2): Q(S) goes down, and what the compression lost is estimated."""
         keys = common_key(fleet.seed, t), own_key(0)
-        down = {f"h.{name}": a for name, a in self.compressor().encode(S, request.options, keys).items()}
-        back = fleet.sum(clients, Request(f"residual-{self.compress}", down, options=request.options))
+        down = {f"h.{name}": a for name, a in self.compressor.encode(S, keys).items()}
+        back = fleet.sum(clients, Request("residual", down, options=request.options))
         total = (back["true"] + S @ S.T - back["sent"] + back["cross"] + back["cross"].T).double()
         scale = torch.where(heard > 0, heard, 1.0).double()
         return torch.from_numpy(psd((total / torch.outer(scale, scale)).numpy()))
@@ -161,7 +183,7 @@ class FedCMOO(Gramian):
         """Algorithm 9: an unbiased, unsymmetric G from two independent sets of clients."""
         means, heards, losses = [], [], []
         for purpose in ("gram-1", "gram-2"):
-            request = Request(f"jacobian-{self.compress}", model, options=self._options(fleet.problem, t))
+            request = Request("jacobian", model, options=self._options(t, fleet))
             total, features, _ = self._features(t, fleet.cohort(t, purpose), request, fleet)
             means.append(mean_by(features, total["heard"]))
             heards.append(total["heard"])
@@ -171,9 +193,9 @@ class FedCMOO(Gramian):
 
     def _error(self, t: int, G: Tensor, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> float:
         """Normalised error of G against the exact Jacobians of the same batches: |G - G*| / |G*|."""
-        request = Request("jacobian-exact", model, options=self._options(fleet.problem, t, "exact"))
+        request = Request("jacobian", model, options=self._options(t, fleet, Exact()))
         total = fleet.sum(cohort, request)
-        exact = compressors["exact"].gram(total["H"], total["heard"])
+        exact = Exact().gram(total["H"], total["heard"])
         return float((G - exact).norm() / exact.norm())
 
 
@@ -187,7 +209,9 @@ class FedCMOOPref(FedCMOO):
     threshold: Positive = 0.01
     min_weight: Annotated[float, Field(ge=0, lt=1)] = 0.2  # share of the weights that is spread evenly; 0 for none
 
-    def init(self, problem: Problem) -> State:
+    def check(self, problem: Problem, clients: int) -> None:
+        """Refuse a preference that is not about the problem's objectives."""
+        super().check(problem, clients)
         for name in self.preference:
             if name not in problem.names:
                 unknown = f"algorithm.preference names {name!r}, which is no objective here."
@@ -196,12 +220,11 @@ class FedCMOOPref(FedCMOO):
         if (r < 0).any() or not r.any() or not np.isfinite(r).all():
             found = dict(self.preference)
             raise BadInput(f"algorithm.preference should be non-negative numbers, not all zero. Found {found}.")
-        return super().init(problem)
 
     def _r(self, names: Any) -> NDArray[np.float64]:
         return np.array([self.preference.get(name, 0.0) if self.preference else 1.0 for name in names])
 
-    def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> Found:
+    def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> WeightingResult:
         """FindWeights-Pref (Algorithms 4 and 8), over the objectives that were heard of."""
         here = (heard > 0).numpy()
         G, F = gram.numpy()[np.ix_(here, here)], losses.double().numpy()[here]
@@ -212,7 +235,7 @@ class FedCMOOPref(FedCMOO):
         got = preference(G, F, r, threshold=self.threshold, band=self.band)
         w[here] = (1 - self.min_weight) * got.weights + self.min_weight / here.sum()
         jump = float(np.abs(w - state["w"].numpy()).sum())
-        return w, {}, {"mode": got.mode, "mu": got.mu, "feasible": got.feasible, "jump": jump}
+        return WeightingResult(w, {}, {"mode": got.mode, "mu": got.mu, "feasible": got.feasible, "jump": jump})
 
 
 def _model(state: State) -> dict[str, Tensor]:

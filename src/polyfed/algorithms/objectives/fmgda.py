@@ -20,7 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, NotNegative, at
+from polyfed.algorithms.base import value_in_round
 from polyfed.algorithms.objectives.gramian import Gramian, mean_by
 from polyfed.compress.sketch import DEFAULT_WIDTH
 from polyfed.core.errors import BadInput
@@ -28,6 +28,7 @@ from polyfed.core.fleet import Door
 from polyfed.core.keys import generator
 from polyfed.core.messages import Request
 from polyfed.core.problem import Problem
+from polyfed.core.settings import STRICT, NotNegative
 
 
 @algorithms("fsmgda")
@@ -40,11 +41,12 @@ class FSMGDA(Gramian):
     output: Literal["last", "random"] = "last"
     convexity: NotNegative = 0.0  # mu, with output = "random"; 0: all rounds alike
 
-    def init(self, problem: Problem) -> State:
+    def check(self, problem: Problem, clients: int) -> None:
+        """Refuse a sketch that is wider than what it sketches."""
+        super().check(problem, clients)
         size = self._size(problem)
         if self.upload == "combined" and self.width and self.width > size:
             raise BadInput(f"algorithm.width should be at most the {size} parameters it sketches. Found {self.width}.")
-        return super().init(problem)
 
     def _size(self, problem: Problem) -> int:
         return len(self.columns(problem))
@@ -54,7 +56,7 @@ class FSMGDA(Gramian):
         shared = {"x": state["x"], "buffers": state["buffers"]}
         how = self._full if self.upload == "full" else self._combined
         direction, total, lam, remembered, found = how(t, cohort, shared, state, fleet)
-        x = state["x"] - at(self.server_lr, t) * direction
+        x = state["x"] - value_in_round(self.server_lr, t, fleet) * direction
         new = {**state, "x": x, "buffers": total["buffers"] / total["weight"], "weighting": remembered}
         return self._chosen(t, new, fleet), {"weights": torch.from_numpy(lam), **found}
 
@@ -62,13 +64,13 @@ class FSMGDA(Gramian):
         """With output = "random", keep the iterate of the round that was drawn, and end with it."""
         if self.output == "last":
             return state
-        eta = at(self.server_lr, t) * at(self.lr, t)
+        eta = value_in_round(self.server_lr, t, fleet) * value_in_round(self.lr, t, fleet)
         if t == random_round(fleet.rounds, self.convexity, eta, generator(fleet.seed, "output")):
             state = {**state, "chosen": state["x"]}
         return {**state, "x": state["chosen"]} if t == fleet.rounds else state
 
     def _full(self, t: int, cohort: list[int], shared: Any, state: State, fleet: Door) -> tuple[Any, ...]:
-        total = fleet.sum(cohort, Request("sgd-each", shared, options=self.local(t)))
+        total = fleet.sum(cohort, Request("sgd-each", shared, options=self.local_options(t, fleet)))
         Delta = mean_by(total["deltas"], total["heard"])
         seen = Delta[:, self.columns(fleet.problem)]
         gram = (seen @ seen.T).double()
@@ -79,7 +81,7 @@ class FSMGDA(Gramian):
     def _combined(self, t: int, cohort: list[int], shared: Any, state: State, fleet: Door) -> tuple[Any, ...]:
         size = self._size(fleet.problem)
         k = min(DEFAULT_WIDTH, size) if self.width is None else self.width or size
-        options = {**self.local(t), "k": k, "over": self.gram_over}
+        options = {**self.local_options(t, fleet), "k": k, "over": self.gram_over}
         shown = fleet.sum(cohort, Request("sgd-each-sketch", shared, options=options))
         seen = mean_by(shown["S"], shown["heard"])
         gram = (seen @ seen.T).double()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,36 +13,62 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.algorithms import State
-from polyfed.algorithms.base import STRICT, LocalTraining, Rate
+from polyfed.algorithms.base import LocalTraining, Rate
+from polyfed.core.algorithm import Algorithm, State
+from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Door
 from polyfed.core.keys import key
 from polyfed.core.problem import Problem
-from polyfed.core.settings import build
+from polyfed.core.settings import STRICT, choose
 from polyfed.weights import Weighting, frank_wolfe_gap, restrict, weigh, weightings
 
-Found = tuple[NDArray[np.float64], State, dict[str, Any]]
+
+class WeightingResult(NamedTuple):
+    """Weights of this round's objectives, what the weighting remembers, and what to log."""
+
+    weights: NDArray[np.float64]
+    state: State
+    found: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Gramian(LocalTraining):
-    """weighting: from G to weights, by name, with its options; gram_over: 'all' parameters or those that are 'shared'.
+class Gramian(LocalTraining, Algorithm):
+    """weighting: from G to weights; gram_over: G of 'all' parameters or of those that are 'shared'.
 
+    weighting is a name, a table with a name and settings, or a `Weighting`; weighting_options are settings for a name.
     gram_over is 'shared' by default: each head has gradients of its own objective only, so that heads add a diagonal to
     G and say nothing of conflict. A model that names no heads is all shared.
     """
 
     server_lr: Rate = 1.0
-    weighting: str = "min-norm"
+    weighting: str | Mapping[str, Any] | Weighting = "min-norm"
     weighting_options: Mapping[str, Any] = field(default_factory=dict)
     gram_over: Literal["all", "shared"] = "shared"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weighting_options and not isinstance(self.weighting, str):
+            raise BadInput("algorithm.weighting_options are for a weighting by its name; put them into its table.")
+        _ = self.rule
+
+    @cached_property
     def rule(self) -> Weighting:
-        made: Weighting = build(weightings[self.weighting], dict(self.weighting_options), "algorithm")[0]
+        """The weighting, built once."""
+        named = isinstance(self.weighting, str)
+        table = {"name": self.weighting, **self.weighting_options} if named else self.weighting
+        made: Weighting = choose(weightings, table, "algorithm.weighting", Weighting)
         return made
 
+    @property
+    def needs(self) -> Literal["sums", "replies"]:
+        return "sums"
+
+    def check(self, problem: Problem, clients: int) -> None:
+        """Refuse a weighting that does not go with so many objectives."""
+        self.rule.init(len(problem.names))
+
     def init(self, problem: Problem) -> State:
-        remembered = self.rule().init(len(problem.names))
+        remembered = self.rule.init(len(problem.names))
         return {**problem.initial(), "weighting": {name: torch.from_numpy(a) for name, a in remembered.items()}}
 
     def columns(self, problem: Problem) -> Tensor:
@@ -49,13 +76,14 @@ class Gramian(LocalTraining):
         parts = problem.parts
         return parts["shared"] if self.gram_over == "shared" and "shared" in parts else torch.arange(problem.dim)
 
-    def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> Found:
+    def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> WeightingResult:
         """Weights of this round (0 for what nobody answered for), the weighting's next state, and what to log."""
         here = (heard > 0).numpy()
         before = {name: a.numpy() for name, a in state.get("weighting", {}).items()}
-        lam, after = weigh(self.rule(), gram.numpy(), before, key(fleet.seed, fleet.round, "weighting"), present=here)
+        lam, after = weigh(self.rule, gram.numpy(), before, key(fleet.seed, fleet.round, "weighting"), present=here)
         gap = frank_wolfe_gap(restrict(gram.numpy(), here), lam[here])
-        return lam, {name: torch.from_numpy(np.asarray(a)) for name, a in after.items()}, {"gap": gap}
+        kept = {name: torch.from_numpy(np.asarray(a)) for name, a in after.items()}
+        return WeightingResult(lam, kept, {"gap": gap})
 
 
 def mean_by(total: Tensor, heard: Tensor) -> Tensor:

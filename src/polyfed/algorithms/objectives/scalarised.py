@@ -11,29 +11,33 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.algorithms import State
-from polyfed.algorithms.base import STRICT, NotNegative, present, spread
+from polyfed.algorithms.base import objective_weights, present
+from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.fleet import Door
 from polyfed.core.problem import Problem
+from polyfed.core.settings import STRICT, NotNegative
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Scalarised:
+class Scalarised(Algorithm):
     """Several objectives summed under fixed `weights`: one each by its name, or 1 for all."""
 
     weights: Mapping[str, NotNegative] = field(default_factory=dict)
 
     def init(self, problem: Problem) -> State:
-        fixed(self.weights, problem.names)  # refuses unknown names before anything is written
         return dict(problem.initial())
+
+    def check(self, problem: Problem, clients: int) -> None:
+        """Refuse names that are no objectives."""
+        fixed(self.weights, problem.names)
 
     def scalarised(
         self, state: State, cohort: Sequence[int], a: NDArray[np.float64], fleet: Door
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The weights among the objectives that the cohort holds, and the arrays of a request for local work."""
         lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
-        omega = torch.as_tensor(spread(lam, a, fleet.holds[cohort]), dtype=state["x"].dtype)
+        omega = torch.as_tensor(objective_weights(lam, a, fleet.holds[cohort]), dtype=state["x"].dtype)
         return torch.from_numpy(lam), {"x": state["x"], "buffers": state["buffers"], "omega": omega}
 
 

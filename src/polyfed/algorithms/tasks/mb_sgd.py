@@ -9,7 +9,7 @@ Appendix E.3 (Mb-SGD); Shalev-Shwartz, Singer, Srebro, "Pegasos", 2007, has eta_
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,10 +17,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, Rate, at
+from polyfed.algorithms.base import Rate, value_in_round
+from polyfed.algorithms.tasks.regularisers import Matrix
 from polyfed.algorithms.tasks.task_models import TaskModels, finish
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Request
+from polyfed.core.settings import STRICT
 
 
 @algorithms("mb-sgd")
@@ -47,9 +49,8 @@ class MbSGD(TaskModels):
             G.index_add_(0, where, stack["g"])
             heard[where] = True
         G += torch.from_numpy(self.rule.slope(W.numpy(), self.rule.mbar(state["omega"].numpy())))
-        return finish(state, W=torch.where(heard, W - at(self.lr, t) * G, W)), {}
+        return finish(state, W=torch.where(heard, W - value_in_round(self.lr, t, fleet) * G, W)), {}
 
-    def _values(self, *args: object) -> dict[str, object]:
+    def _values(self, V: Matrix, W: Matrix, omega: Matrix, loss: float, conjugate: float) -> dict[str, Any]:
         """There is no dual here."""
-        values = super()._values(*args)  # type: ignore[arg-type]
-        return {"primal": values["primal"]}
+        return {"primal": super()._values(V, W, omega, loss, conjugate)["primal"]}

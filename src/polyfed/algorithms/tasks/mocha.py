@@ -35,11 +35,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import STRICT, NotNegative
 from polyfed.algorithms.tasks.regularisers import Independent, Matrix
 from polyfed.algorithms.tasks.task_models import Index, TaskModels, finish
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Option, Request
+from polyfed.core.settings import STRICT, NotNegative
 
 Theta = Annotated[float, Field(gt=0, lt=1)]
 
@@ -89,9 +89,11 @@ class Mocha(TaskModels):
             "budget": torch.from_numpy(self.budget(nodes, fleet)),
         }  # fmt: skip
         options = {**self.options(), "gamma": self.gamma, "k": int(self.measure_theta), **self.averaging()}
-        return Request("sdca", self.shared(state), each, {"theta": 0.0, "batch_scale": 0.0, **options, **self.local()})
+        return Request(
+            "sdca", self.shared(state), each, {"theta": 0.0, "batch_scale": 0.0, **options, **self.local_options()}
+        )
 
-    def local(self) -> dict[str, Option]:
+    def local_options(self) -> dict[str, Option]:
         """How nodes work on their subproblem, where it is not by a budget of steps."""
         return {}
 
@@ -141,7 +143,7 @@ class CoCoA(Mocha):
 
     theta: Theta = 0.5
 
-    def local(self) -> dict[str, Option]:
+    def local_options(self) -> dict[str, Option]:
         return {"theta": self.theta}
 
     def budget(self, nodes: Sequence[int], fleet: Door) -> Index:
@@ -164,7 +166,7 @@ class MbSDCA(Mocha):
         if self.beta > self.batch_size:
             raise ValueError(f"beta should be at most batch_size, {self.batch_size}. Found {self.beta}.")
 
-    def local(self) -> dict[str, Option]:
+    def local_options(self) -> dict[str, Option]:
         return {"batch_scale": self.beta}
 
     def budget(self, nodes: Sequence[int], fleet: Door) -> Index:

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from polyfed.algorithms.base import STRICT, NotNegative, Positive
 from polyfed.core.errors import BadInput
+from polyfed.core.settings import STRICT, NotNegative, Positive
 
 Matrix = NDArray[np.float64]
 

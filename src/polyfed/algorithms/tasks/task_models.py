@@ -21,19 +21,19 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from polyfed.algorithms import State
-from polyfed.algorithms.base import STRICT, NotNegative, Positive
+from polyfed.algorithms import Algorithm, State
 from polyfed.algorithms.tasks.regularisers import AnyRegulariser, Clustered, Matrix, Regulariser
 from polyfed.core.errors import BadInput, NobodyAnswered
 from polyfed.core.fleet import Door, Stack
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
+from polyfed.core.settings import STRICT, NotNegative, Positive
 
 Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TaskModels:
+class TaskModels(Algorithm):
     """loss (labels -1 and 1, or 0 and 1 read as such), regulariser, and what the tasks are.
 
     tasks: the task of every node, in order (default: each its own). standardise: features with mean 0 and variance 1
@@ -51,16 +51,16 @@ class TaskModels:
 
     def init(self, problem: Problem) -> State:
         """W is made in the first round, when the number of nodes is known."""
+        return dict(problem.initial())
+
+    def check(self, problem: Problem, clients: int) -> None:
+        """Refuse another model than one linear one, and what does not go with so many nodes."""
         shapes = [tuple(p.shape) for p in problem.params.values()]
         if len(problem.names) > 1 or shapes[0][:1] != (1,) or len(shapes[0]) != 2 or shapes[1:] not in ([], [(1,)]):
             raise BadInput(
                 "Task methods learn one linear model with one output: give the data set one binary or squared "
                 f"objective and set model.name = 'linear'. Found {len(problem.names)} objectives, parameters {shapes}."
             )
-        return dict(problem.initial())
-
-    def check_clients(self, clients: int) -> None:
-        """Refuse what does not go with so many nodes."""
         if self.tasks is not None and len(self.tasks) != clients:
             raise BadInput(
                 f"algorithm.tasks should name a task for each of the {clients} clients. Found {len(self.tasks)}."

@@ -24,8 +24,9 @@ from polyfed.engines.batched.kernels.convolution import replace_convolutions
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
-    def __init__(self, problem: Problem, device: torch.device, compiled: bool) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, device: torch.device, compiled: bool, targets: tuple[str, ...]) -> None:
+        """targets: the names of the targets, in the order they are passed in."""
+        self.problem, self.names = problem, targets
         self.model = copy.deepcopy(problem.model).to(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
@@ -87,8 +88,6 @@ class Stacked:
 
     def _batch(self, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Batch:
         return Batch(bx, dict(zip(self.names, targets, strict=True)), mask)
-
-    names: tuple[str, ...] = ()  # of the targets, in the order they are passed in
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self._mode(True)

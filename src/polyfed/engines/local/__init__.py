@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from polyfed.client.device import HOST, Device, resolve
-from polyfed.client.runner import Bench, Job
-from polyfed.core.client import Memory, State, Wrappers
-from polyfed.core.federation import Federation
-from polyfed.core.fleet import Engine, Ids, Stack
+from polyfed.client.memory import Job, Memory
+from polyfed.client.runner import ClientRunner, run_jobs
+from polyfed.core.client import State
+from polyfed.core.engine import Engine, engines
+from polyfed.core.fleet import Ids, Stack
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
-from polyfed.core.problem import Problem
-from polyfed.engines import engines
+from polyfed.core.part import Parts
 from polyfed.engines.local.workers import Pool
 
 
@@ -26,66 +26,44 @@ class Local(Engine):
 
     def __init__(
         self,
-        problem: Problem,
-        federation: Federation,
-        wrappers: Wrappers,
+        parts: Parts,
+        layers: Layers,
         *,
         workers: Annotated[int, Field(ge=1)] = 1,
         device: Device = "cpu",
     ) -> None:
+        super().__init__(parts, layers)
         where = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
-        self.names, self.examples = problem.names, federation.examples
-        self.holds = federation.matrix(problem.names)
-        self.memory = Memory()
-        self._bench = Bench(problem, federation, wrappers, device=where)
-        self._lock = threading.Lock()  # the bench has one module: one client at a time
+        self.memory = {name: Memory() for name in parts}
+        self._runners = {n: ClientRunner(p.problem, p.federation, layers, device=where) for n, p in parts.items()}
+        self._one_at_a_time = threading.Lock()  # a runner has one module
         # forked now, before a progress display or anything else has started a thread
-        self._pool = Pool(self._bench, workers) if workers > 1 else None
+        self._pool = Pool(self._run, workers) if workers > 1 else None
+        self.overlaps = self._pool is not None
 
-    @classmethod
-    def for_models(
-        cls,
-        parts: Mapping[str, tuple[Problem, Federation]],
-        wrappers: Wrappers,
-        *,
-        workers: int = 1,
-        device: Device = "cpu",
-    ) -> dict[str, Engine]:
-        """An engine for each of several models, all over the same processes."""
-        where: Device = "cpu" if workers > 1 else device
-        made = {m: cls(problem, federation, wrappers, device=where) for m, (problem, federation) in parts.items()}
-        if workers > 1:
-            benches = {name: engine._bench for name, engine in made.items()}
-            pool = Pool(lambda client, request, state: benches[request.model](client, request, state), workers)
-            for engine in made.values():
-                engine._pool, engine.overlaps = pool, True
-        return dict(made)
-
-    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        jobs = self._jobs(clients, request)
-        for job, reply, state in self._done(jobs):
-            self.memory.keep(job.client, job.request, state)
+    def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        memory = self.memory[request.part]
+        if self._pool is None:
+            for job, reply in run_jobs(self._run_here, memory, clients, request):
+                yield Stack.of(job.client, reply)
+            return
+        for job, reply, state in self._pool.map(memory.jobs(clients, request)):
+            memory.keep(job, state)
             yield Stack.of(job.client, reply)
 
-    def _jobs(self, clients: Ids, request: Request) -> Iterator[Job]:
-        for i, shared in enumerate(self.memory.recall(clients, request)):
-            row = replace(request.row(i), shared=shared)
-            yield Job(clients[i], row, self.memory.settle(clients[i], row))
+    def _run(self, job: Job) -> tuple[Reply, State | None]:
+        return self._runners[job.request.part](job)
 
-    def _done(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, State | None]]:
-        if self._pool is not None:
-            yield from self._pool.map(jobs)
-            return
-        for job in jobs:
-            with self._lock:
-                reply, state = self._bench(*job)
-            yield job, reply, state
+    def _run_here(self, job: Job) -> tuple[Reply, State | None]:
+        with self._one_at_a_time:
+            return self._run(job)
 
     def tree(self) -> dict[str, Any]:
-        return self.memory.tree()
+        return {name: memory.tree() for name, memory in self.memory.items()}
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        self.memory.load(tree)
+        for name, memory in self.memory.items():
+            memory.load(tree.get(name, {}))
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,4 +1,4 @@
-"""Processes that share a bench: forked, so that data is shared without copying and a user's functions come along."""
+"""Processes that share a runner of work: forked, so that data is shared without copying, users' functions too."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from polyfed.client.memory import Job
 from polyfed.core.client import State
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.messages import Reply, Request, decode, encode
 from polyfed.engines.local.channel import Channel
 
-if TYPE_CHECKING:
-    from polyfed.client.runner import Job
-
-Work = Callable[[int, Request, State | None], tuple[Reply, State | None]]  # a bench, or one for each of several models
+Runner = Callable[[Job], tuple[Reply, State | None]]
 
 AHEAD = 2  # jobs a worker holds: one to do, one to begin without waiting for us
 WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds what waits to be yielded in order
 
 
 class _Worker:
-    def __init__(self, context: Any, bench: Work, earlier: list[Connection]) -> None:
+    def __init__(self, context: Any, runner: Runner, earlier: list[Connection]) -> None:
         self.channel, theirs = Channel.pair(context, 2 * AHEAD + 1, AHEAD + 1)  # a job is at most two messages
         self.pipe: Any = self.channel.pipe
         # a worker closes its copies of our ends of the pipes: then our death is an end of file to all of them
-        self.process = context.Process(target=_serve, args=(bench, theirs, [*earlier, self.pipe]), daemon=True)
+        self.process = context.Process(target=_serve, args=(runner, theirs, [*earlier, self.pipe]), daemon=True)
         self.process.start()
         theirs.pipe.close()
         self.busy: deque[int] = deque()
@@ -49,9 +47,8 @@ class _Worker:
             self._shared = job.request.shared
             self._send(encode({"shared": True}, self._shared))
         state = {f"state.{name}": a for name, a in (job.state or {}).items()}
-        each = {f"each.{name}": a for name, a in job.request.each.items()}
         head = {"client": job.client, "state": job.state is not None, **job.request.head()}
-        self._send(encode(head, {"when": job.request.when(), **each, **state}))
+        self._send(encode(head, {**job.request.own_arrays(), **state}))
         self.busy.append(number)
 
     def _send(self, message: bytes) -> None:
@@ -77,13 +74,13 @@ class _Worker:
 class Pool:
     """An ordered map over jobs; several may be under way, from several threads or one inside the other."""
 
-    def __init__(self, bench: Work, workers: int) -> None:
+    def __init__(self, runner: Runner, workers: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise BadInput("engine.workers above 1 needs a system that can fork (Linux, macOS); use workers = 1.")
         context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
         for _ in range(workers):
-            self._workers.append(_Worker(context, bench, [w.pipe for w in self._workers]))
+            self._workers.append(_Worker(context, runner, [w.pipe for w in self._workers]))
         self._lock = threading.Lock()
         self._numbers = count()
         self._done: dict[int, tuple[Reply, State | None]] = {}
@@ -148,7 +145,7 @@ class Pool:
                 worker.process.kill()
 
 
-def _serve(bench: Work, channel: Channel, others: list[Connection]) -> None:
+def _serve(runner: Runner, channel: Channel, others: list[Connection]) -> None:
     """A worker's life: until the channel closes, do jobs. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -164,7 +161,7 @@ def _serve(bench: Work, channel: Channel, others: list[Connection]) -> None:
             if "shared" in head:
                 shared = arrays
             else:
-                channel.send(_answer(bench, head, arrays, shared))
+                channel.send(_answer(runner, head, arrays, shared))
 
 
 def _listen(channel: Channel, inbox: queue.SimpleQueue[bytes | None]) -> None:
@@ -175,12 +172,10 @@ def _listen(channel: Channel, inbox: queue.SimpleQueue[bytes | None]) -> None:
     inbox.put(None)
 
 
-def _answer(bench: Work, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:
-    state, each = _taken(arrays, "state."), _taken(arrays, "each.")
-    seed, round, exchange, folded = arrays.pop("when").tolist()
-    when = seed, round, exchange, torch.tensor(folded)
-    request = Request(head["work"], shared, each, head["options"], *when, head.get("model", ""))
-    reply, new = bench(head["client"], request, state if head["state"] else None)
+def _answer(runner: Runner, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:
+    state = _taken(arrays, "state.")
+    request = Request.of(head, arrays, shared)
+    reply, new = runner(Job(head["client"], request, state if head["state"] else None))
     kept = {f"state.{name}": a for name, a in (new or {}).items()}
     return encode({"error": reply.error, "state": new is not None}, {**reply.arrays, **kept})
 

@@ -66,7 +66,7 @@ class Examples:
 
 def _kernels() -> Any:
     """Imported by those who compute: numba is slow to import."""
-    from polyfed.tasks import kernels
+    from polyfed.work.linear import kernels
 
     return kernels
 

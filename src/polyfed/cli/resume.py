@@ -1,0 +1,35 @@
+"""`polyfed resume`: continue a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyfed.cli.common import AsJson, errors_as_sentences, show_result, with_progress
+from polyfed.core.errors import BadInput
+
+
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")], json_: AsJson = False
+) -> None:
+    """Continue a run that stopped, however it stopped."""
+    with errors_as_sentences():
+        from polyfed.experiment.building import plan as build_plan
+        from polyfed.experiment.imports import add_import_folder
+        from polyfed.run.directory import RunDirectory
+        from polyfed.run.loop import execute
+
+        directory = RunDirectory.open(path)
+        summary = directory.result()
+        if summary is None:
+            settings = directory.settings()
+            if settings.pop("python", False):
+                raise BadInput(
+                    f"{path} was started from Python: call polyfed.train(..., out={str(path)!r}, resume=True)."
+                )
+            add_import_folder(settings.pop("folder", ""))
+            plan, _ = build_plan(settings.pop("name", path.name), settings)
+            summary = execute(with_progress(plan), directory).summary
+        show_result(summary, json_)

@@ -1,0 +1,65 @@
+"""The base class of all methods: `init`, `round`, and hooks that a method may override."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from polyfed.core.fleet import Door
+from polyfed.core.hooks import check_hooks
+from polyfed.core.problem import Problem
+from polyfed.core.registry import Registry
+
+State = dict[str, Any]  # a tree of tensors, so that a checkpoint needs no help; 'x' and 'buffers' are the model
+Diagnostics = Mapping[str, Tensor | float | int | str | Mapping[str, Any]]
+
+algorithms: Registry[type[Any]] = Registry("algorithm", "polyfed.algorithms.objectives", "polyfed.algorithms.tasks")
+
+
+class Algorithm(ABC):
+    """A method: a dataclass of hyper-parameters whose `round` reads like its paper.
+
+    pooled: whether it trains on all clients' rows at one place.
+    """
+
+    pooled: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, problem: Problem) -> State:
+        """The state before the first round: a tree of tensors, with the model as 'x' and 'buffers'."""
+
+    @abstractmethod
+    def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
+        """Round t = 1, 2, ...: the next state, and what is worth logging."""
+
+    def check(self, problem: Problem, clients: int) -> None:  # noqa: B027 (a hook that may be left out)
+        """Refuse, before a run is begun, what does not go with this model or with so many clients."""
+
+    def measure(self, state: State, fleet: Door) -> Mapping[str, Any]:
+        """More to log at every evaluation; a true 'done' ends the run."""
+        return {}
+
+    def personal(self, state: State, clients: Sequence[int]) -> Tensor | None:
+        """Each client's own model, one row each, where the method learns one."""
+        return None
+
+    def extras(self, state: State) -> Mapping[str, Tensor]:
+        """More arrays for the model file."""
+        return {}
+
+    @property
+    def needs(self) -> Literal["sums", "replies"]:
+        """Whether sums of replies are enough for this method, or it needs every single one."""
+        return "replies"
+
+    @property
+    def title(self) -> str:
+        """What it is called in experiments."""
+        return algorithms.name_of(type(self))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_hooks(cls, Algorithm)

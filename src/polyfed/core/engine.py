@@ -1,0 +1,79 @@
+"""The base class of engines: where clients' work is done."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
+from polyfed.core.layer import Layers
+from polyfed.core.messages import Request
+from polyfed.core.part import Parts
+from polyfed.core.registry import Registry
+from polyfed.core.schema import Schema, schema_of
+from polyfed.core.validate import validate_replies
+from polyfed.core.work import works
+
+
+class Engine(Fleet):
+    """A Fleet that does the work, for all parts of a run; a request names its part.
+
+    Override `replies`. Single replies are checked here, for `ask` and `sum` alike. Where work is done in this process,
+    the requests of several parts take turns, whole exchanges at a time: torch has one random generator for dropout.
+
+    Args:
+        parts: the models, their data and their methods.
+        layers: the layers, whose client halves the engine applies (`polyfed.client.runner`).
+    """
+
+    durable = False  # whether clients keep their state themselves, so that the server must not run ahead of its disk
+    overlaps = False  # whether requests from several threads are worked on side by side, or one after the other
+
+    def __init__(self, parts: Parts, layers: Layers) -> None:
+        self.parts, self.layers = dict(parts), layers
+        self.population = {name: Population.of(part.problem, part.federation) for name, part in parts.items()}
+        self._lock = threading.RLock()
+
+    @abstractmethod
+    def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        """Do the work of a request, stamped and addressed, and yield replies in the order of `clients`."""
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        schema = self.schema(request)
+        with self._turn():
+            for stack in self.replies(clients, request):
+                yield validate_replies(stack, schema)
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        return Sum.of(self.ask(clients, request))
+
+    def schema(self, request: Request) -> Schema:
+        """Shape and type of every array of a reply to this request, as it travels."""
+        return schema_of_reply(self.parts, self.layers, request)
+
+    def _turn(self) -> Any:
+        return nullcontext() if self.overlaps or len(self.parts) == 1 else self._lock
+
+    def tree(self) -> dict[str, Any]:
+        """What each part's clients remember, for the checkpoint."""
+        return {name: {} for name in self.parts}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Back to a checkpoint."""
+
+    def close(self) -> None:
+        """Let go of processes and connections."""
+
+
+def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
+    """What a reply to a request should hold when it arrives."""
+    problem = parts[request.part].problem
+    numbers = {name: v for name, v in request.options.items() if isinstance(v, int)}
+    fields = layers.transported(works[request.work], request.options)
+    return schema_of(fields, {**numbers, **problem.dims}, problem.dtype)
+
+
+engines: Registry[Callable[..., Engine]] = Registry("engine", "polyfed.engines", modules=("polyfed.deploy.engine",))

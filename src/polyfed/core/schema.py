@@ -1,0 +1,80 @@
+"""What a reply holds: for each array its axes, its type, what it means, and the weight it is averaged by.
+
+A work replies plain, unweighted arrays and its weights a_i. Where a sum is asked for, the client's runner multiplies
+each array by its weight before it is sent, so that the server's sum over clients, divided by the sum of the weights, is
+the weighted mean. A layer finds what it is about by role: a clip bounds the updates of a method it has never heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from polyfed.core.messages import DTYPES
+
+Role = Literal["update", "gradient", "statistics", "buffers", "losses", "weight"]
+Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # shape and type of every array
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a reply.
+
+    Args:
+        axes: its axes as letters or numbers, 'M d': d parameters, b buffers, M objectives, K measured values, or an
+            integer option of the request.
+        dtype: its type by name, 'float64'; empty for the problem's own.
+        role: what it means.
+        by: the weight it is averaged by, the name of an array with the role 'weight'; empty for arrays that simply
+            add up. A weight with one entry per objective multiplies along the array's first axis.
+        sent: whether it travels; a weight that the server knows need not.
+    """
+
+    axes: str = ""
+    dtype: str = ""
+    role: Role = "statistics"
+    by: str = ""
+    sent: bool = True
+
+    @classmethod
+    def of(cls, field: Field | str) -> Field:
+        """A field, or one given in short: 'M d', 'k:int64'."""
+        if isinstance(field, Field):
+            return field
+        axes, _, dtype = field.partition(":")
+        return cls(axes, dtype)
+
+    def shape(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(dims[axis] if axis in dims else int(axis) for axis in self.axes.split())
+
+
+Fields = Mapping[str, Field]
+
+update: Callable[..., Field] = partial(Field, role="update")  # a change of the model
+gradient: Callable[..., Field] = partial(Field, role="gradient")  # gradients, whole or compressed
+statistics: Callable[..., Field] = partial(Field, role="statistics")
+buffers: Callable[..., Field] = partial(Field, role="buffers")
+losses: Callable[..., Field] = partial(Field, role="losses")
+weight: Callable[..., Field] = partial(Field, role="weight")
+
+
+def schema_of(fields: Fields, dims: Mapping[str, int], dtype: torch.dtype) -> Schema:
+    """Shape and type of every array that travels; dims gives the letters' sizes."""
+    sent = {name: field for name, field in fields.items() if field.sent}
+    return {name: (f.shape(dims), DTYPES[f.dtype] if f.dtype else dtype) for name, f in sent.items()}
+
+
+def weigh(arrays: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """Every array times the weight it is averaged by; of one client, or of a stack of them."""
+    return {name: _times(arrays[f.by], a) if (f := fields[name]).by else a for name, a in arrays.items()}
+
+
+def _times(a: Any, array: Tensor) -> Tensor:
+    if not isinstance(a, Tensor):
+        return array if a == 1 else a * array
+    return a.reshape(*a.shape, *[1] * (array.dim() - a.dim())) * array

@@ -1,0 +1,213 @@
+"""One model's clients together: who can go with whom, the program of a chunk, and what goes client by client."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyfed.client.device import precision, resident
+from polyfed.client.memory import Memory
+from polyfed.client.runner import ClientRunner, perform
+from polyfed.core import tensorkeys
+from polyfed.core.federation import SPLITS, Index, Rows
+from polyfed.core.fleet import Ids, Population, Stack
+from polyfed.core.keys import client_key, common_key
+from polyfed.core.layer import Layers
+from polyfed.core.messages import Request
+from polyfed.core.part import Part
+from polyfed.core.problem import Problem
+from polyfed.core.work import works
+from polyfed.engines.batched.capture import Captured
+from polyfed.engines.batched.manyclients import ManyClients, Question, Sizes
+from polyfed.engines.batched.stacked import Stacked, compiling
+
+Program = Callable[..., dict[str, Tensor]]
+MOST_GRAPHS = 64  # options that change every round would fill the device with graphs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how programs run: the device, TF32 products, compiled steps, CUDA graphs and the memory they share."""
+
+    device: torch.device
+    tf32: bool
+    compile: bool
+    graph: bool
+    pool: Any
+
+
+@dataclass(frozen=True)
+class Group:
+    """Clients of a request that have been sent the same arrays, and so can go together; and their places."""
+
+    clients: list[int]
+    places: list[int]
+    request: Request  # with all arrays that they have been sent
+    singly: bool
+
+
+class Together:
+    """The work of one model's clients."""
+
+    def __init__(self, part: Part, layers: Layers, settings: Settings) -> None:
+        self.problem, self.federation, self.layers, self.settings = part.problem, part.federation, layers, settings
+        self.memory = Memory()
+        population = Population.of(part.problem, part.federation)
+        self._examples, self._holds = population.examples, population.holds
+        self._on_device = resident(settings.device, part.federation)
+        splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
+        self._rows = {s: _padded(rows, len(part.federation)) for s, rows in splits.items()}
+        self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
+        self._stacked = Stacked(part.problem, settings.device, settings.compile, tuple(part.federation.targets))
+        self._captured: dict[Any, Captured] = {}
+        self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
+        self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
+        self._runner: ClientRunner | None = None
+        if why := unfit(part.problem, layers):
+            self._fall_back("", why)
+
+    def groups(self, clients: Ids, request: Request) -> Iterator[Group]:
+        """The clients of a request, cut where two neighbours cannot go together."""
+        sent = self.memory.recall(clients, request)
+        if works[request.work].measures:  # of everybody: what only the cohort has been sent should not matter
+            different = list({id(past): past for past in sent}.values())
+            common = {name: a for name, a in different[0].items() if all(past.get(name) is a for past in different)}
+            sent = sent if self._loops(request.work) else [common] * len(clients)
+        alone = self.layers.singly if not works[request.work].measures else frozenset()
+        for (_, singly), run in groupby(range(len(clients)), key=lambda i: (id(sent[i]), clients[i] in alone)):
+            places = list(run)
+            merged = replace(request, shared=sent[places[0]])
+            yield Group([clients[i] for i in places], places, merged, singly or self._loops(request.work))
+
+    def run(self, group: Group, start: int, chunk: int) -> tuple[Iterator[Stack], int]:
+        """The work of a group from its client `start` on: a chunk of it, or all the rest one by one; and how far."""
+        rest = slice(start, len(group.clients))
+        if group.singly:
+            return self._run_each(group, rest), rest.stop
+        now = slice(start, min(start + chunk, rest.stop))
+        try:
+            arrays = self._run_stacked(group, now)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError) as error:
+            self._fall_back(group.request.work, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            return self._run_each(group, rest), rest.stop
+        return iter([Stack(group.clients[now], arrays)]), now.stop
+
+    def forget(self) -> None:
+        """Let go of recorded programs."""
+        self._captured.clear()
+
+    def _loops(self, name: str) -> bool:
+        work = works[name]
+        keeps = work.state is not None or (self.layers.remembers and not work.measures)
+        return "" in self._one_by_one or name in self._one_by_one or keeps or work.needs == "rows"
+
+    def _fall_back(self, work: str, why: str) -> None:
+        self._one_by_one[work] = why
+        what = f"The work {work!r}" if work else "All work"
+        warnings.warn(f"{what} runs client by client: {why}", RuntimeWarning, stacklevel=2)
+
+    # client by client
+
+    def _run_each(self, group: Group, which: slice) -> Iterator[Stack]:
+        if self._runner is None:
+            arrays = replace(self.federation, x=self._on_device.x, targets=self._on_device.targets)
+            self._runner = ClientRunner(
+                self.problem, self.federation, self.layers,
+                device=self.settings.device, on_device=arrays, tf32=self.settings.tf32,
+            )  # fmt: skip
+        for client, place in zip(group.clients[which], group.places[which], strict=True):
+            job = self.memory.job(client, group.request.row(place))
+            reply, state = self._runner(job)
+            self.memory.keep(job, state)
+            yield Stack.of(client, reply)
+
+    # together
+
+    def _run_stacked(self, group: Group, which: slice) -> dict[str, Tensor]:
+        request, device = group.request, self.settings.device
+        mine, sizes = self._per_client(group.clients[which], request)
+        each = {name: rows[group.places[which]].to(device) for name, rows in request.each.items()}
+        shared = {name: a.to(device) for name, a in request.shared.items()}
+        numbers = self._numbers(request) if self.settings.graph else {}
+        request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
+        common = torch.tensor(tensorkeys.signed(common_key(request.seed, request.round)), device=device)
+        arguments = shared, each, mine, common, numbers
+        program = self._program(request, sizes)
+        with precision(self.settings.tf32), compiling() if device.type == "cuda" else nullcontext():
+            return self._replay(request, sizes, program, arguments) if self.settings.graph else program(*arguments)
+
+    def _numbers(self, request: Request) -> dict[str, Tensor]:
+        """Options that may change from round to round without a new program, as arguments of it."""
+        names = [name for name in works[request.work].numbers if isinstance(request.options.get(name), float)]
+        made = {name: torch.tensor(request.options[name], dtype=self.problem.dtype) for name in names}
+        return {name: number.to(self.settings.device) for name, number in made.items()}
+
+    def _per_client(self, clients: Sequence[int], request: Request) -> tuple[dict[str, Any], Sizes]:
+        """Keys, sizes and rows of some clients, as tensors and as host numbers."""
+        ids = np.asarray(clients)
+        keys = np.array([tensorkeys.signed(client_key(request.seed, request.round, c)) for c in clients])
+        put = self._put
+        places = {s: (put(start[ids]), put(length[ids])) for s, (start, length) in self._rows.items()}
+        n = put(self._examples[ids]).to(self.problem.dtype)
+        holds = put(self._holds[ids]).to(self.problem.dtype)
+        lengths = {s: length[ids] for s, (_, length) in self._rows.items()}
+        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, Sizes(lengths, self._most)
+
+    def _put(self, values: NDArray[Any]) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values), device=self.settings.device)
+
+    def _program(self, request: Request, sizes: Sizes) -> Program:
+        """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
+        timeless = replace(request, seed=-1, round=-1, folded=None)
+
+        def one(shared: Any, each: Any, mine: dict[str, Any], common: Tensor, numbers: Any) -> dict[str, Tensor]:
+            client = ManyClients(self.problem, self._on_device, self._stacked, common_key=common, sizes=sizes, **mine)
+            asked = replace(timeless, shared=shared, each=each, options={**request.options, **numbers})
+            arrays, _ = perform(client, asked, None, self.layers, finite=False)
+            like = client.n
+            return {name: a if isinstance(a, Tensor) else torch.full_like(like, a) for name, a in arrays.items()}
+
+        return torch.func.vmap(one, in_dims=(None, 0, 0, None, None), randomness="different")
+
+    def _replay(self, request: Request, sizes: Sizes, program: Program, arguments: Any) -> dict[str, Tensor]:
+        options = tuple((name, repr(v)) for name, v in sorted(request.options.items()))
+        what = request.work, request.weighed, options
+        like = tuple(tuple((name, a.shape, a.dtype) for name, a in arrays.items()) for arrays in arguments[:2])
+
+        def shape() -> Any:
+            return what, like, len(arguments[2]["id"]), *map(sizes.answer, self._questions.get(what, ()))
+
+        graph = self._captured.pop(shape(), None)
+        if graph is None:
+            if len(self._captured) >= MOST_GRAPHS:
+                del self._captured[next(iter(self._captured))]
+            graph = Captured(program, arguments, self.settings.pool)
+            self._questions[what] = sorted(sizes.asked)
+        self._captured[shape()] = graph  # the latest last
+        return graph(arguments)
+
+
+def unfit(problem: Problem, layers: Layers) -> str:
+    """Why clients cannot be run together, or nothing."""
+    if problem.buffers:
+        return "its model has float buffers (BatchNorm), which padding would disturb; use GroupNorm."
+    if layers.remembers:
+        return "a layer keeps state at the clients."
+    return ""
+
+
+def _padded(rows: Rows, clients: int) -> tuple[Index, Index]:
+    """Starts and lengths of all clients' rows; those that the split does not name have none."""
+    more = (0, clients - len(rows))
+    return np.pad(rows.start, more), np.pad(rows.length, more)

@@ -1,0 +1,82 @@
+"""The keys of an experiment. Tables that name something are checked against what they name, when it is built."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from polyfed.core.settings import Settings, Table, whole
+
+Whole = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(whole)]
+
+
+def _clients(value: Any) -> Any:
+    """1.0 could mean one client or all of them."""
+    if isinstance(value, bool) or (isinstance(value, float) and not 0 < value < 1):
+        raise ValueError("a whole number of clients, a fraction below 1, or 'all'")
+    return value
+
+
+Cohort = Annotated[Whole | Fraction | Literal["all"], BeforeValidator(_clients)]
+
+NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedcmoo", "engine": "local", "attacks": "misreport"}
+
+
+class Top(Table):
+    """The keys of an experiment."""
+
+    rounds: Whole = 100
+    seed: Seed = 0
+    cohort: Cohort = 10
+    data: Settings = Field(default_factory=dict)
+    model: Settings = Field(default_factory=dict)
+    algorithm: Settings = Field(default_factory=dict)
+    engine: Settings = Field(default_factory=dict)
+    evaluate: Settings = Field(default_factory=dict)
+    layers: list[Settings] = Field(default_factory=list)
+    callbacks: list[Settings] = Field(default_factory=list)
+    attacks: list[Settings] = Field(default_factory=list)
+    schedule: Settings = Field(default_factory=dict)
+    models: Settings = Field(default_factory=dict)
+    faults: Settings | None = None
+    network: Settings | None = None
+
+
+class Evaluate(Table):
+    """every: rounds between evaluations; clients, stationarity, improved: what else is measured, by asking clients."""
+
+    every: Whole = 1
+    clients: bool = False
+    stationarity: Annotated[int, Field(ge=0)] = 0
+    improved: bool = False
+
+
+class Model(Table):
+    """The keys of [model] beside those of the model itself."""
+
+    name: str
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class ModelTable(Table):
+    """One of several models, [models.NAME].
+
+    copies: as many models of this kind, NAME-1, NAME-2, ...; objectives: some of the data set's; seed: of the data and
+    the initial weights, the experiment's if left out.
+    """
+
+    copies: Annotated[int, Field(ge=1)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    objectives: list[str] | None = None
+    data: Settings = Field(default_factory=dict)
+    model: Settings = Field(default_factory=dict)
+    algorithm: Settings = Field(default_factory=dict)
+
+
+class ScheduleTable(Table):
+    """[schedule]: how several models share the clients."""
+
+    name: str = "mfa-rr"
