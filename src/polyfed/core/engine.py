@@ -71,9 +71,9 @@ class Engine(Fleet):
 def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
     """What a reply to a request should hold when it arrives."""
     problem = parts[request.part].problem
-    numbers = {name: v for name, v in request.options.items() if isinstance(v, int)}
-    fields = layers.transported(works[request.work], request.options)
-    return schema_of(fields, {**numbers, **problem.dims}, problem.dtype)
+    work = works[request.work]
+    fields = layers.transported(work, request.options)
+    return schema_of(fields, {**work.sizes(request.options), **problem.dims}, problem.dtype)
 
 
 engines: Registry[Callable[..., Engine]] = Registry("engine", "polyfed.engines", modules=("polyfed.deploy.engine",))

@@ -36,6 +36,15 @@ class Rows:
         order = np.concatenate([np.asarray(rows, dtype=np.int64).ravel() for rows in lists]) if len(lists) else length
         return cls(order, np.cumsum(length) - length, length)
 
+    @classmethod
+    def dealt(cls, order: Index, clients: int) -> Rows:
+        """An order of rows cut into shares whose sizes differ by at most one."""
+        if clients > len(order):
+            raise BadInput(f"There should be at most as many clients as rows, {len(order)}. Found {clients}.")
+        length = np.full(clients, len(order) // clients, dtype=np.int64)
+        length[: len(order) % clients] += 1
+        return cls(order, np.cumsum(length) - length, length)
+
     def __len__(self) -> int:
         return len(self.length)
 
@@ -95,11 +104,10 @@ class Federation:
         test: arrays (x, targets) that the server evaluates on.
         """
         from polyfed.core.keys import generator
-        from polyfed.data.partition import deal
 
         xs, ys = _tensor(x), _named(targets)
         if isinstance(clients, int | np.integer):
-            clients = deal(generator(seed, "partition").permutation(len(xs)), int(clients))
+            clients = Rows.dealt(generator(seed, "partition").permutation(len(xs)), int(clients))
         train = clients if isinstance(clients, Rows) else Rows.of(clients)
         if len(train.order) and not 0 <= train.order.min() <= train.order.max() < len(xs):
             raise BadInput(f"Clients' row numbers should lie between 0 and {len(xs) - 1}. Found {train.order.max()}.")

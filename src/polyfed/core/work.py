@@ -103,6 +103,11 @@ class Work:
             raise BadInput(f"The work {self.name!r} has no option {unknown!r}.{what}")
         check(lambda: self._adapter.validate_python(table), table, f"options of the work {self.name!r}", known)
 
+    def sizes(self, options: Options) -> dict[str, int]:
+        """The options that are whole numbers: letters that a schema may be written in."""
+        parsed = self.parse(options)
+        return {f.name: v for f in fields(self.options) if isinstance(v := getattr(parsed, f.name), int)}
+
     def fields(self, options: Options) -> Fields:
         """The schema of a reply to a request with these options."""
         given = self.reply(self.parse(options)) if callable(self.reply) else self.reply
