@@ -98,16 +98,17 @@ class Sum:
 
 @dataclass(frozen=True)
 class Population:
-    """What the server knows of one model's clients: the objectives' names, how many examples each client has, and
-    which objectives it holds (clients x objectives)."""
+    """What the server knows of one model and its clients: the objectives' names, how many examples each client has,
+    which objectives it holds (clients x objectives), and the type that the model is trained in."""
 
     names: Sequence[str]
     examples: NDArray[np.int64]
     holds: NDArray[np.bool_]
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, problem: Problem, federation: Federation) -> Population:
-        return cls(problem.names, federation.examples, federation.matrix(problem.names))
+        return cls(problem.names, federation.examples, federation.matrix(problem.names), problem.dtype)
 
 
 class Fleet(ABC):
@@ -295,11 +296,28 @@ class Around(PartFleet):
         """Back to a checkpoint."""
 
 
+class PastMeasuring(Around):
+    """A layer's server half, passed by when work only measures."""
+
+    def __init__(self, half: PartFleet, beyond: PartFleet) -> None:
+        super().__init__(half)
+        self._beyond = beyond
+
+    def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        return self._way(request).ask(clients, request)
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        return self._way(request).sum(clients, request)
+
+    def _way(self, request: Request) -> PartFleet:
+        return self._beyond if works[request.work].measures else self.inner
+
+
 def layer_fleets(fleet: Fleet) -> list[Around]:
     """The server's halves of the layers, from the outermost on."""
     found = []
     while isinstance(fleet, Around):
-        if not isinstance(fleet, Door):
+        if not isinstance(fleet, Door | PastMeasuring):
             found.append(fleet)
         fleet = fleet.inner
     return found

@@ -131,7 +131,12 @@ class Layers:
 
     def fleet(self, inner: PartFleet) -> PartFleet:
         """The server's halves around a fleet, the first listed outermost."""
-        return reduce(lambda fleet, layer: layer.fleet(fleet), reversed(self.listed), inner)
+        from polyfed.core.fleet import PastMeasuring
+
+        for layer in reversed(self.listed):
+            half = layer.fleet(inner)
+            inner = half if half is inner or layer.measures else PastMeasuring(half, inner)
+        return inner
 
     @property
     def remembers(self) -> bool:

@@ -27,6 +27,7 @@ Options = Mapping[str, Option]
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
+    "float16": torch.float16,
     "int64": torch.int64,
     "int32": torch.int32,
     "uint8": torch.uint8,

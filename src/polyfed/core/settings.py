@@ -52,6 +52,8 @@ def build(factory: Callable[..., Any], table: Settings, path: str, **given: Any)
     """
     if hasattr(factory, "__pydantic_validator__"):
         kind: Any = factory
+        if unknown := next((key for key in table if key not in accepts(factory)), None):  # pydantic may ignore it
+            raise BadInput(f"Unknown key {f'{path}.{unknown}'!r}.{nearest(unknown, accepts(factory))}")
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         made = check(lambda: adapter.validate_python(table), table, path, accepts(factory))
         return made, adapter.dump_python(made, mode="json", exclude_none=True)

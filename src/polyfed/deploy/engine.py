@@ -71,7 +71,7 @@ class OverGrid(Engine):
             nodes = Nodes(grid, len(part.problem.names), timeout, place)
             roster = gathered(nodes, len(part.federation), wait, kept)
             self.reached[name] = Reached(nodes, roster, place)
-            self.population[name] = Population(part.problem.names, roster.examples, roster.holds)
+            self.population[name] = Population(part.problem.names, roster.examples, roster.holds, part.problem.dtype)
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         came: dict[int, Reply] = {}

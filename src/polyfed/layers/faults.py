@@ -17,7 +17,6 @@ from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
 from polyfed.core.settings import STRICT
-from polyfed.core.work import works
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 LEAST = {"high": 0.1, "low": 0.9}  # of n_min steps, in a variable environment
@@ -53,7 +52,7 @@ class Faults(Layer):
 
 
 class Faulty(Around):
-    """A fleet with faults. A node that is out does nothing and says nothing; what only measures is let through."""
+    """A fleet with faults. A node that is out does nothing and says nothing."""
 
     def __init__(self, inner: PartFleet, faults: Faults) -> None:
         super().__init__(inner)
@@ -70,8 +69,6 @@ class Faulty(Around):
 
     def _present(self, clients: Ids, request: Request) -> tuple[Ids, Request]:
         """Who is there, and the request for them; an exchange in which nobody is there takes place all the same."""
-        if works[request.work].measures:
-            return clients, request
         present = [i for i, c in enumerate(clients) if self._draw(c, "drop") >= self._drop[c]]
         return [clients[i] for i in present], self._varied(_only(request, present), clients, present)
 

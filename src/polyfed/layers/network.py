@@ -27,7 +27,6 @@ from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Reply, Request, size
 from polyfed.core.settings import STRICT, NotNegative, Positive
-from polyfed.core.work import works
 
 MEGABIT = 1e6 / 8  # bytes
 KINDS: dict[str, tuple[float, float, float]] = {
@@ -67,7 +66,7 @@ class Network(Layer):
 
 
 class Timed(Around):
-    """A fleet whose rounds take simulated seconds. What only measures takes none."""
+    """A fleet whose rounds take simulated seconds."""
 
     def __init__(self, inner: PartFleet, *, clock: float, down: float, up: float, latency: float) -> None:
         super().__init__(inner)
@@ -76,7 +75,7 @@ class Timed(Around):
         self._lock = threading.Lock()
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        if works[request.work].measures or not len(clients):
+        if not len(clients):
             yield from self.inner.ask(clients, request)
             return
         places = {client: i for i, client in enumerate(clients)}
