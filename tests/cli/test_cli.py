@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from polyfed.cli import app
 from polyfed.core.registry import forget
-from polyfed.experiment.building import builtin
+from polyfed.experiment.reading import builtin
 
 SMALL = ["--set", "data.examples=300", "--set", "data.clients=10", "--set", "cohort=3", "--rounds", "2"]
 
@@ -202,6 +202,39 @@ def test_resume_of_what_is_no_run() -> None:
     Path("py/result.json").unlink()
     done = polyfed("resume", "py")
     assert (done.exit_code, "resume=True" in done.stderr) == (2, True)
+
+
+def test_sentences_on_the_command_line() -> None:
+    Path("readonly").write_text("a file where a folder should be")
+    done = polyfed("run", "--rounds", "1", "--out", "readonly/run")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
+    Path("flat.toml").write_text('engine = "local"\n')
+    assert "engine should be" in polyfed("run", "flat.toml").stderr
+    assert polyfed("run", "flat.toml", "--engine", "wire", "--rounds", "1", "--out", "ok").exit_code == 0
+    Path("broken").mkdir()
+    Path("broken/experiment.toml").write_text("= = =")
+    assert "is broken" in polyfed("resume", "broken").stderr
+    for wrong in ("rounds=true", 'rounds="3"', "algorithm.lr=true", "cohort=1.0"):
+        done = polyfed("run", "--set", wrong, "--out", "never")
+        assert done.exit_code == 2, wrong
+
+
+def test_a_run_with_its_own_model_resumes_from_anywhere(tmp_path: Path) -> None:
+    Path("own").mkdir()
+    Path("own/own_model.py").write_text(
+        "from torch import nn\n\n\ndef model(**settings):\n    return nn.Sequential(nn.Flatten(), nn.Linear(112, 10))\n"
+    )
+    Path("own/e.toml").write_text(
+        "rounds = 2\n[data]\nexamples = 200\nclients = 10\n"
+        '[model]\nname = "own_model:model"\nwidth = 3\n[algorithm]\nname = "fedavg"\n'
+    )
+    command = [sys.executable, "-m", "polyfed"]
+    assert subprocess.run([*command, "run", "own/e.toml", "--out", "run"], capture_output=True).returncode == 0
+    Path("run/result.json").unlink()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run([*command, "resume", str(tmp_path / "run")], cwd=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_does_not_import_torch() -> None:

@@ -11,6 +11,7 @@ from polyfed.compress import Compressor, compressors
 from polyfed.compress.sketch import hashes, sketch
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import Reply
+from polyfed.core.schema import schema_of
 
 M, D = 3, 400
 
@@ -20,20 +21,25 @@ def jacobian(seed: int = 0, decay: float = 0.0) -> Tensor:
     return torch.randn(M, D, generator=g, dtype=torch.float64) * torch.arange(1, D + 1).double() ** -decay
 
 
-def through(compressor: Compressor, H: Tensor, width: int = 64, budget: float = 1.0, own: int = 5) -> Tensor:
-    options = {**compressor.options(M, D, width, budget), "rows": M}
-    sent = {name: a.unsqueeze(0) for name, a in compressor.encode(H, options, (3, own)).items()}
-    return compressor.lift(sent, options, [(3, own)], D)[0]
+def through(compressor: Compressor, H: Tensor, own: int = 5) -> Tensor:
+    """What the server makes of what a client sends, which is what the schema says."""
+    arrays = compressor.encode(H, (3, own))
+    schema = schema_of(compressor.reply(M, D), {"M": M}, H.dtype)
+    assert {name: (tuple(a.shape), a.dtype) for name, a in arrays.items()} == schema
+    sent = {name: a.unsqueeze(0) for name, a in arrays.items()}
+    return compressor.lift(sent, [(3, own)], M, D)[0]
 
 
 def test_exact_loses_nothing() -> None:
-    assert torch.equal(through(compressors["exact"], jacobian()), jacobian())
+    assert torch.equal(through(compressors["exact"](), jacobian()), jacobian())
 
 
 def test_the_sketch_is_linear_and_all_clients_hash_alike() -> None:
     A, B = jacobian(1), jacobian(2)
     assert torch.allclose(sketch(A, 32, 7) + sketch(B, 32, 7), sketch(A + B, 32, 7))
-    assert torch.equal(through(compressors["sketch"], A, own=1), through(compressors["sketch"], A, own=2))
+    compressor = compressors["sketch"](width=64)
+    assert torch.equal(through(compressor, A, own=1), through(compressor, A, own=2))
+    assert through(compressor, A).shape == (M, 64)
     assert not torch.equal(sketch(A, 32, 7), sketch(A, 32, 8))
 
 
@@ -66,9 +72,8 @@ def test_gram_error_falls_like_one_over_root_k() -> None:
 
 
 def test_rand_svd_keeps_what_has_low_rank() -> None:
-    compressor = compressors["rand-svd"]
-    options = compressor.options(M, D, 0, 1.0)
-    side, r = options["side"], options["r"]
+    compressor = compressors["rand-svd"](budget=1.0)
+    side, r = compressor.reply(M, D)["U"].shape({})
     assert 2 * side * r <= D
     A = torch.outer(torch.randn(side, dtype=torch.float64), torch.randn(side, dtype=torch.float64))
     H = A.reshape(-1)[: M * D].view(M, D)
@@ -80,7 +85,7 @@ def test_rand_svd_keeps_what_has_low_rank() -> None:
 
 def test_top_k_keeps_the_largest() -> None:
     H = jacobian(decay=1.0)
-    kept = through(compressors["top-k"], H)
+    kept = through(compressors["top-k"](budget=1.0), H)
     places = kept != 0
     assert int(places.sum()) == D // 2
     assert torch.equal(kept[places], H[places])
@@ -89,13 +94,14 @@ def test_top_k_keeps_the_largest() -> None:
 
 def test_a_random_mask_is_unbiased() -> None:
     H = jacobian()
-    mean = torch.stack([through(compressors["random-mask"], H, own=s) for s in range(2000)]).mean(0)
+    compressor = compressors["random-mask"](budget=1.0)
+    mean = torch.stack([through(compressor, H, own=s) for s in range(2000)]).mean(0)
     assert (mean - H).norm() / H.norm() < 0.06
 
 
 def test_client_grams_are_exact_for_clients_that_agree() -> None:
     H = jacobian()
-    compressor = compressors["client-grams"]
+    compressor = compressors["client-grams"]()
     total = torch.stack([through(compressor, H) for _ in range(4)]).sum(0)
     assert torch.allclose(compressor.gram(total, torch.full((M,), 4.0).double()), H @ H.T)
 
@@ -103,9 +109,7 @@ def test_client_grams_are_exact_for_clients_that_agree() -> None:
 @pytest.mark.parametrize("name", ["rand-svd", "top-k", "random-mask"])
 @pytest.mark.parametrize("budget", [0.5, 1.0])
 def test_uploads_keep_to_the_budget(name: str, budget: float) -> None:
-    compressor = compressors[name]
-    options = {**compressor.options(M, D, 0, budget), "rows": M}
-    sent = compressor.encode(jacobian().float(), options, (0, 0))
+    sent = compressors[name](budget=budget).encode(jacobian().float(), (0, 0))
     payload = sum(a.numel() * a.element_size() for a in sent.values())
     assert payload <= budget * D * 4
     assert Reply(sent).nbytes == len(Reply(sent).encode())
@@ -113,6 +117,6 @@ def test_uploads_keep_to_the_budget(name: str, budget: float) -> None:
 
 def test_widths_and_budgets_that_cannot_be() -> None:
     with pytest.raises(BadInput, match=r"at most the 400 parameters it sketches\. Found 500"):
-        compressors["sketch"].options(M, D, 500, 1.0)
+        compressors["sketch"](width=500).reply(M, D)
     with pytest.raises(BadInput, match="needs a budget of at least"):
-        compressors["rand-svd"].options(M, D, 0, 0.01)
+        compressors["rand-svd"](budget=0.01).reply(M, D)

@@ -56,3 +56,11 @@ def test_an_even_split_covers_every_row_once() -> None:
 def test_impossible_federations_are_sentences(make: object, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         make()  # type: ignore[operator]
+
+
+def test_federations_refuse_rows_that_are_not_there() -> None:
+    x = np.zeros((10, 2), dtype=np.float32)
+    with pytest.raises(BadInput, match=r"between 0 and 9\. Found 11"):
+        Federation.from_arrays(x, np.zeros(10), clients=[[0, 11]], test=(x, np.zeros(10)))
+    with pytest.raises(BadInput, match="Test targets should be those of training"):
+        Federation.from_arrays(x, {"a": np.zeros(10)}, clients=2, test=(x, {"b": np.zeros(10)}))

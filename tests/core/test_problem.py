@@ -5,29 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from polyfed import Objective, Problem
-from polyfed.client.runner import Bench
-from polyfed.core.client import Wrappers
+from polyfed import FedAvg, Objective, Problem, train
 from polyfed.core.errors import BadInput
 from polyfed.core.problem import Batch
 from small import small_federation, small_problem
-
-
-def test_gradient_of_the_flat_view_is_autograds() -> None:
-    problem, federation = small_problem(), small_federation()
-    batch = federation.take(torch.arange(10))
-    start = problem.initial()
-    omega = torch.tensor([0.3, 0.7])
-    bench = Bench(problem, federation, Wrappers())
-    g, losses, _ = bench.autograd.grad(start["x"], start["buffers"], batch, omega, [True, True])
-    out = problem.model(batch.x)
-    by_hand = [F.cross_entropy(out[name], batch.targets[name]) for name in problem.names]
-    (0.3 * by_hand[0] + 0.7 * by_hand[1]).backward()
-    assert torch.allclose(losses, torch.stack(by_hand).detach())
-    for name, piece in problem.split(g).items():
-        assert torch.allclose(piece, problem.params[name].grad), name
 
 
 def test_heads_and_shared_part_partition_the_vector() -> None:
@@ -47,18 +30,6 @@ def test_split_views_are_the_parameters() -> None:
     views = problem.split(problem.initial()["x"])
     for name, p in problem.model.named_parameters():
         assert torch.equal(views[name], p)
-
-
-def test_an_objective_that_is_not_held_has_no_gradient() -> None:
-    problem, federation = small_problem(), small_federation()
-    bench = Bench(problem, federation, Wrappers())
-    start = problem.initial()
-    g, losses, _ = bench.autograd.grad(
-        start["x"], start["buffers"], federation.take(torch.arange(4)), torch.ones(2), [True, False]
-    )
-    assert losses[1] == 0
-    assert not g[problem.parts["right"]].any()
-    assert g[problem.parts["left"]].any()
 
 
 def test_a_masked_mean_ignores_padding() -> None:
@@ -106,3 +77,22 @@ def test_regression_and_binary_losses() -> None:
     squared = Objective("s", "squared").values
     assert squared["loss"](out, y).tolist() == [4, 4, 4]
     assert squared["absolute_error"](out, y).tolist() == [2, 2, 2]
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+        self.dec.weight = self.enc.weight
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.dec(torch.tanh(self.enc(x))))
+
+
+def test_tied_weights_are_trained_and_saved_tied() -> None:
+    problem = Problem(Tied(), [Objective("left", "cross-entropy")])
+    before = problem.model.enc.weight.clone()
+    model = train(problem, small_federation(), FedAvg(), rounds=2).model
+    assert not torch.equal(model.enc.weight, before)
+    assert torch.equal(model.enc.weight, model.dec.weight)

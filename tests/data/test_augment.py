@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.client.runner import Bench
-from polyfed.core.client import Wrappers
+from polyfed.client.runner import ClientRunner
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation
 from polyfed.core.keys import bits, key
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch, Problem
 from polyfed.data.augment import Rotation, uniform
@@ -74,7 +74,7 @@ def _federation(rotate: float) -> tuple[Problem, Federation]:
 
 def _seen(split: str, shuffle: bool, rotate: float = 25) -> list[torch.Tensor]:
     problem, federation = _federation(rotate)
-    client = Bench(problem, federation, Wrappers())._client(1, Request("sgd", {}))
+    client = ClientRunner(problem, federation, Layers())._client(1, Request("sgd", {}))
 
     def step(carry: list[torch.Tensor], batch: Batch, i: int) -> list[torch.Tensor]:
         return [*carry, batch.x]

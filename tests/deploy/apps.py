@@ -11,7 +11,8 @@ from loopback import Loopback
 from safetensors.numpy import load_file
 
 from polyfed.deploy.init import init
-from polyfed.experiment import building as ex
+from polyfed.experiment.building import plan as build_plan
+from polyfed.experiment.reading import read
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
 
@@ -80,8 +81,8 @@ class Run:
         return self.lines()
 
     def same_as_local(self) -> None:
-        name, settings = ex.read("experiment.toml")
-        plan, resolved = ex.plan(name, {**settings, "engine": {"name": "local"}})
+        name, settings = read("experiment.toml")
+        plan, resolved = build_plan(name, {**settings, "engine": {"name": "local"}})
         execute(plan, RunDirectory.create(Path("local"), name, resolved))
         ours, theirs = load_file(self.path / "model.safetensors"), load_file("local/model.safetensors")
         assert ours.keys() == theirs.keys()

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, train
 from polyfed.algorithms import algorithms
-from polyfed.core.client import Client
+from polyfed.core.client import GradientClient, RowClient
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
 from polyfed.core.work import Arrays, work
-from polyfed.experiment import building as ex
+from polyfed.experiment.building import plan as build_plan
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import Result, execute
 from small import small_federation, small_problem
@@ -31,18 +31,18 @@ NEURAL: list[tuple[str, dict[str, Any]]] = [
 TASKS = ("mocha", {"epochs": 1.0, "omega_every": 2})
 
 
-@work("toy-add", reply={"added": ""}, state=lambda client: {"total": torch.zeros(())})
-def toy_add(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
+@work("toy-add", reply={"added": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
+def toy_add(client: RowClient, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
     return {"added": request["amount"]}, {"total": state["total"] + request["amount"]}
 
 
-@work("toy-total", reply={"total": ""}, state=lambda client: {"total": torch.zeros(())})
-def toy_total(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
+@work("toy-total", reply={"total": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
+def toy_total(client: RowClient, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
     return {"total": state["total"]}, state
 
 
 @work("toy-slope", reply={"g": "d"})
-def toy_slope(client: Client, request: Request) -> Arrays:
+def toy_slope(client: GradientClient, request: Request) -> Arrays:
     def step(g: Tensor, batch: Batch, i: int) -> Tensor:
         return client.grad(request["x"], request["buffers"], batch, torch.ones_like(client.holds))[0]
 
@@ -77,7 +77,7 @@ MANY = {
 
 def many(engine: dict[str, Any], out: str) -> dict[str, Any]:
     """MFA-RR: two models over one pool of clients; the weights in the model file."""
-    plan, resolved = ex.plan("many", {**copy.deepcopy(MANY), "engine": engine})
+    plan, resolved = build_plan("many", {**copy.deepcopy(MANY), "engine": engine})
     execute(plan, RunDirectory.create(Path(out), "many", resolved))
     return dict(load_file(f"{out}/model.safetensors"))
 

@@ -18,16 +18,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from polyfed import Wrappers
 from polyfed.cli import app as cli
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.fleet import Door
+from polyfed.core.layer import Layers
 from polyfed.core.messages import TICKS, Reply, Request
+from polyfed.core.part import Part
 from polyfed.deploy.client import Sites
 from polyfed.deploy.data import own_data
 from polyfed.deploy.memory import DiskMemory
 from polyfed.deploy.site import Site
 from polyfed.run.directory import RunDirectory
+from polyfed.testing import open_door
 from small import small_federation, small_problem
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
@@ -184,8 +186,10 @@ def test_a_function_may_give_the_rows() -> None:
 
 
 def door_with(app: Any, folder: Path) -> Door:
-    engine = OverGrid(small_problem(), Grid(app, [{"partition-id": i} for i in range(3)]), 3, roster=folder / "c.json")
-    return Door(engine, small_problem(), seed=0, cohort=3)
+    problem, federation = small_problem(), small_federation(clients=3)
+    grid = Grid(app, [{"partition-id": i} for i in range(3)])
+    engine = OverGrid({"": Part(problem, federation)}, Layers(), grid, rosters=[folder / "c.json"])
+    return open_door(problem, federation, engine)
 
 
 def forgetful() -> Any:
@@ -195,7 +199,7 @@ def forgetful() -> Any:
     def answer(context: Any, to: To, message: bytes) -> bytes:
         i = int(context.node_config["partition-id"])
         memory: Callable[[str, str], DiskMemory] = lambda run, name: DiskMemory.of(Path("disk"), run, name)  # noqa: E731
-        return Site(str(i), problem, federation.alone(i), Wrappers(), memory).answer(to, message)
+        return Site(str(i), problem, federation.alone(i), Layers(), memory).answer(to, message)
 
     return client_app(answer)
 
@@ -215,10 +219,10 @@ def test_state_outlives_the_process_and_follows_the_server_back() -> None:
         door.begin(t)
         add(door, 1.0)
         add(door, 10.0)  # twice a round: only the end of a round is a checkpoint's
-        saved[t] = dict(door.folded)
+        saved[t] = dict(door.clock.used)
     for t in (5, 4):  # a server that died in the round after: the newest checkpoint, and the one before
         door = door_with(forgetful(), Path.cwd())
-        door.folded = dict(saved[t])
+        door.clock.used = dict(saved[t])
         door.begin(t + 1)
         assert totals(door) == [11.0 * t] * 3
     files = sorted(int(p.suffix[1:]) // TICKS for p in Path("disk").rglob("0.0/state.*"))

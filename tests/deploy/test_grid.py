@@ -11,11 +11,14 @@ import pytest
 import torch
 from fleets import LOCAL, NEURAL, TASKS, many, trained
 
-from polyfed import FedAvg, Wrappers
+from polyfed import FedAvg
 from polyfed.algorithms import State
 from polyfed.core.errors import BadInput, NobodyAnswered, RunStopped
-from polyfed.core.fleet import Door, Metered
+from polyfed.core.fleet import Door, Metered, PartView
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
+from polyfed.core.part import Part
+from polyfed.testing import open_door
 from small import small_federation, small_problem
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
@@ -46,14 +49,14 @@ def test_many_models_as_local() -> None:
 
 def sites() -> Callable[[Context, To, bytes], bytes]:
     problem, federation = small_problem(), small_federation()
-    made = {str(i): Site(str(i), problem, federation.alone(i), Wrappers()) for i in range(len(federation))}
+    made = {str(i): Site(str(i), problem, federation.alone(i), Layers()) for i in range(len(federation))}
     return lambda context, to, message: made[str(context.node_config["partition-id"])].answer(to, message)
 
 
 def over(grid: Grid, **settings: Any) -> tuple[Door, OverGrid]:
-    problem = small_problem()
-    engine = OverGrid(problem, grid, 6, **settings)
-    door = Door(Metered(engine), problem, seed=0, cohort=6)
+    problem, federation = small_problem(), small_federation()
+    engine = OverGrid({"": Part(problem, federation)}, Layers(), grid, **settings)
+    door = open_door(problem, federation, engine)
     door.begin(1)
     return door, engine
 
@@ -63,10 +66,12 @@ def six(app: Any = None, kind: type[Grid] = Grid) -> Grid:
 
 
 def test_bytes_counted_are_payload_bytes_sent() -> None:
-    problem = small_problem()
-    engine = InProcess(problem, small_federation(), Wrappers())
-    meter = Metered(engine)
-    door = Door(meter, problem, seed=0, cohort=6)
+    problem, federation = small_problem(), small_federation()
+    engine = InProcess({"": Part(problem, federation)}, Layers())
+    door = open_door(problem, federation, engine)
+    assert isinstance(door.inner, PartView)
+    meter = door.inner.inner
+    assert isinstance(meter, Metered)
     state: State = dict(problem.initial())
     for t in (1, 2):
         door.begin(t)
@@ -93,10 +98,10 @@ def test_the_model_is_one_record_of_all_messages() -> None:
 
 def test_the_clients_say_what_they_have() -> None:
     problem, holds = small_problem(), {"right": [True, False, True, True, False, True]}
-    engine = InProcess(problem, small_federation(holds=holds), Wrappers())
-    assert engine.examples.tolist() == [20] * 6
-    assert engine.holds[:, 1].tolist() == holds["right"]
-    assert engine.holds[:, 0].all()
+    population = InProcess({"": Part(problem, small_federation(holds=holds))}, Layers()).population[""]
+    assert population.examples.tolist() == [20] * 6
+    assert population.holds[:, 1].tolist() == holds["right"]
+    assert population.holds[:, 0].all()
 
 
 # -- replies that were tampered with
@@ -218,12 +223,12 @@ def test_a_node_that_left_is_missing_and_one_that_came_back_is_the_same_client(
     door.begin(2)
     FedAvg(**LOCAL).round(2, small_problem().initial(), door)
     assert door.failures == []
-    assert engine.nodes.node("2") == 77
+    assert engine.reached[""].nodes.node("2") == 77
 
 
 def test_too_few_clients_is_a_sentence() -> None:
     with pytest.raises(RunStopped, match=r"6 of 7 clients were there after 0.1 s"):
-        OverGrid(small_problem(), six(), 7, wait=0.1)
+        OverGrid({"": Part(small_problem(), small_federation(clients=7))}, Layers(), six(), wait=0.1)
 
 
 def test_a_deployments_run_is_not_resumed_in_process() -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from fleets import LOCAL, NEURAL, TASKS, many, trained, weights
 
-from polyfed import Wrappers
-from polyfed.core.client import Client, Perform
+from polyfed.core.engine import engines
 from polyfed.core.errors import BadInput
-from polyfed.core.fleet import Door, Metered
+from polyfed.core.fleet import Metered, PartView
+from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import TICKS, Request
-from polyfed.engines import engines
+from polyfed.core.part import Part
+from polyfed.testing import open_door
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
@@ -46,24 +47,25 @@ def test_many_models_as_local() -> None:
     assert all(np.allclose(local[name], rays[name], atol=1e-6) for name in local)
 
 
-def break_some(inner: Perform) -> Perform:
-    def broken(client: Client, request: Request, state: Any) -> Any:
-        arrays, state = inner(client, request, state)
-        if client.id == 1:
-            raise OSError("the disk is full")
-        return ({"g": arrays["g"][:-1]} if client.id == 4 and "g" in arrays else arrays), state
+class BreakSome(Layer):
+    stage: ClassVar[Stage] = "guard"
 
-    return broken
+    def reply(self, out: Outgoing) -> Mapping[str, Any]:
+        if out.client.id == 1:
+            raise OSError("the disk is full")
+        return {"g": out.arrays["g"][:-1]} if out.client.id == 4 and "g" in out.arrays else out.arrays
 
 
 def test_a_sum_leaves_out_and_names_what_is_not_sound() -> None:
-    problem = small_problem()
+    problem, federation = small_problem(), small_federation()
     request = Request("toy-slope", problem.initial())
     found = {}
     for name in ("local", "ray"):
-        engine = engines[name](problem, small_federation(), Wrappers(guards=(break_some,)))
-        meter = Metered(engine)
-        door = Door(meter, problem, seed=0, cohort=6)
+        engine = engines[name]({"": Part(problem, federation)}, Layers((BreakSome(),)))
+        door = open_door(problem, federation, engine)
+        assert isinstance(door.inner, PartView)
+        meter = door.inner.inner
+        assert isinstance(meter, Metered)
         door.begin(1)
         total = door.sum(range(6), request)
         found[name] = total, dict(door.failures), meter.down
@@ -76,9 +78,9 @@ def test_a_sum_leaves_out_and_names_what_is_not_sound() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_state_is_kept_committed_and_saved(workers: int) -> None:
-    problem = small_problem()
-    engine = engines["ray"](problem, small_federation(), Wrappers(), workers=workers)
-    door = Door(engine, problem, seed=0, cohort=6)
+    problem, federation = small_problem(), small_federation()
+    engine = engines["ray"]({"": Part(problem, federation)}, Layers(), workers=workers)
+    door = open_door(problem, federation, engine)
     for t in (1, 2):
         door.begin(t)
         list(door.ask(range(6), Request("toy-add", each={"amount": torch.arange(6.0)})))
@@ -86,7 +88,7 @@ def test_state_is_kept_committed_and_saved(workers: int) -> None:
     door.begin(3)
     list(door.ask([5], Request("toy-add", each={"amount": torch.tensor([100.0])})))
     engine.load(tree)  # back to a checkpoint: round 3 never was
-    door.folded[5] = 2 * TICKS
+    door.clock.used[5] = 2 * TICKS
     door.begin(3)
     totals = torch.cat([s["total"] for s in door.ask(range(6), Request("toy-total"))])
     assert totals.tolist() == [0, 2, 4, 6, 8, 10]
@@ -94,12 +96,12 @@ def test_state_is_kept_committed_and_saved(workers: int) -> None:
 
 
 def test_dropped_sums_commit_nothing() -> None:
-    problem = small_problem()
-    engine = engines["ray"](problem, small_federation(), Wrappers(guards=(break_some,)), workers=2)
-    door = Door(engine, problem, seed=0, cohort=6)
+    problem, federation = small_problem(), small_federation()
+    engine = engines["ray"]({"": Part(problem, federation)}, Layers((BreakSome(),)), workers=2)
+    door = open_door(problem, federation, engine)
     door.begin(1)
     door.sum(range(6), Request("toy-add", each={"amount": torch.ones(6)}))
-    assert sorted(door.folded) == [0, 2, 3, 4, 5]
+    assert sorted(door.clock.used) == [0, 2, 3, 4, 5]
     engine.close()
 
 

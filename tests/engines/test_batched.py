@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,24 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from polyfed import Federation, Objective, Problem, Rows, Wrappers, train
+from polyfed import Federation, Layer, Objective, Problem, Rows, train
 from polyfed.algorithms import algorithms
 from polyfed.client.device import resolve
-from polyfed.client.runner import Bench
+from polyfed.client.memory import Job
+from polyfed.client.runner import ClientRunner, perform
+from polyfed.core.engine import Engine, engines
 from polyfed.core.errors import BadInput
-from polyfed.core.fleet import Door
+from polyfed.core.layer import Layers, Outgoing
 from polyfed.core.messages import Request
+from polyfed.core.part import Part
 from polyfed.core.registry import forget
-from polyfed.core.work import work, works
-from polyfed.engines import engines
+from polyfed.core.work import work
 from polyfed.engines.batched import Batched
 from polyfed.engines.batched.stacked import Stacked
+from polyfed.engines.batched.together import Group, Together
 from polyfed.layers.attacks import Misreport
 from polyfed.models import Headed
+from polyfed.testing import check_engine, open_door
 from small import small_federation, small_problem
 
 GPU = ["cuda"] if torch.cuda.is_available() else []  # where there is one, what holds on the CPU holds there, too
@@ -57,6 +61,12 @@ def uneven(holds: dict[str, list[bool]] | None = None) -> Federation:
         holds=holds,
         test=(x[78:], {n: t[78:] for n, t in targets.items()}),
     )
+
+
+def engine_of(name: str, problem: Problem, federation: Federation, *layers: Layer, **settings: Any) -> Engine:
+    """An engine with these as its only part."""
+    made: Engine = engines[name]({"": Part(problem, federation)}, Layers(layers), **settings)
+    return made
 
 
 def flat(result: Any) -> torch.Tensor:
@@ -124,7 +134,7 @@ def test_a_compiled_step_is_the_same_step(name: str, monkeypatch: pytest.MonkeyP
 
     original, init = torch.compile, Stacked.__init__
     monkeypatch.setattr(torch, "compile", compile)
-    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _: init(s, problem, device, True))
+    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _, names: init(s, problem, device, True, names))
     results = []
     for engine in ("local", {"name": "batched", "device": "cpu"}):
         algorithm = algorithms[name](lr=0.1, local_steps=2, batch_size=8)
@@ -164,7 +174,7 @@ def test_what_vmap_cannot_take_falls_back_with_one_warning(device: str) -> None:
     assert torch.allclose(
         flat(stacked), flat(train(normed, small_federation(), algorithms["fedavg"](), rounds=3)), atol=1e-5
     )
-    with pytest.warns(RuntimeWarning, match="jacobian-rand-svd' runs client by client") as caught:
+    with pytest.warns(RuntimeWarning, match="'jacobian' runs client by client") as caught:
         result = train(
             small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3,
             engine={"name": "batched", "device": device, "compile": False},
@@ -174,14 +184,63 @@ def test_what_vmap_cannot_take_falls_back_with_one_warning(device: str) -> None:
     assert torch.allclose(flat(result), flat(local), atol=1e-5)
 
 
+class Clip(Layer):
+    """Updates of at most this norm, selected as vmap asks."""
+
+    def __init__(self, norm: float) -> None:
+        self.norm, self.seen = norm, 0
+
+    def reply(self, out: Outgoing) -> Mapping[str, Any]:
+        self.seen += 1
+        found = {name: out.arrays[name] for name in out.named("update")}
+        short = {name: a * torch.clamp(self.norm / a.norm(), max=1.0) for name, a in found.items()}
+        return {**out.arrays, **short}
+
+
 @pytest.mark.parametrize("device", ["cpu", *GPU])
-def test_attacks_happen_all_the_same(device: str) -> None:
-    wrappers = Wrappers(attacks=(Misreport(clients=[1], factor=10.0),))
-    local = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, wrappers=wrappers)
-    with pytest.warns(RuntimeWarning, match="client by client"):
-        batched = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, wrappers=wrappers,
+@pytest.mark.parametrize("layers", [[Misreport(clients=[1], factor=10.0)], [Misreport(clients=[1, 4]), Clip(0.01)]])
+def test_layers_act_all_the_same(layers: list[Layer], device: str) -> None:
+    plain = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2)
+    local = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, layers=layers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # nothing falls back
+        batched = train(small_problem(), small_federation(), algorithms["fedavg"](), rounds=2, layers=layers,
                         engine={"name": "batched", "device": device})  # fmt: skip
     assert torch.allclose(flat(local), flat(batched), atol=1e-5)
+    assert not torch.allclose(flat(local), flat(plain), atol=1e-3)
+
+
+def test_only_attackers_are_run_one_at_a_time() -> None:
+    """The others go together, and so does everybody where work only measures; a clip runs under vmap."""
+    problem, clip = small_problem(), Clip(0.01)
+    attack = Misreport(clients=[1, 2], factor=10.0)
+    fleet = open_door(problem, small_federation(), "batched", layers=[attack, clip], settings={"device": "cpu"})
+    shared = {**problem.initial(), "omega": torch.tensor([0.5, 0.5])}
+    request = Request("sgd", shared, options={"lr": 0.1, "steps": 2, "batch_size": 8})
+    fleet.begin(1)
+    stacks = list(fleet.ask(range(6), request))
+    assert [list(s.clients) for s in stacks] == [[0], [1], [2], [3, 4, 5]]
+    assert clip.seen == 4
+    assert torch.allclose(torch.cat([s["delta"] for s in stacks]).norm(dim=1), torch.full((6,), 0.01))
+    measured = fleet.ask(range(6), Request("evaluate", problem.initial(), options={"split": "train"}))
+    assert [list(s.clients) for s in measured] == [[0, 1, 2, 3, 4, 5]]
+    assert clip.seen == 4
+
+
+class Remembers(Layer):
+    remembers = True
+
+
+def test_layers_that_remember_go_client_by_client() -> None:
+    with pytest.warns(RuntimeWarning, match="client by client: a layer keeps state at the clients"):
+        engine = engine_of("batched", small_problem(), small_federation(), Remembers(), device="cpu")
+    stacks = engine.ask(range(6), Request("evaluate", small_problem().initial(), options={"split": "train"}))
+    assert [list(s.clients) for s in stacks] == [[c] for c in range(6)]
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_batched_holds_what_every_engine_must(device: str) -> None:
+    check_engine(lambda parts, layers: Batched(parts, layers, device=device, chunk=3, compile=False))
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])
@@ -224,7 +283,7 @@ def test_what_is_in_evaluation_mode_stays_there() -> None:
 def test_splits_may_leave_clients_out() -> None:
     federation = small_federation()
     some = replace(federation, test=Rows.of([[0, 1], [2]]))  # two of six
-    engine = engines["batched"](small_problem(), some, Wrappers(), device="cpu")
+    engine = engine_of("batched", small_problem(), some, device="cpu")
     start = small_problem().initial()
     (stack,) = engine.ask(range(6), Request("evaluate", start, options={"split": "test"}))
     assert stack["n"].tolist() == [2, 1, 0, 0, 0, 0]
@@ -253,9 +312,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def recording(self: Batched, *args: Any, **settings: Any) -> None:
         init(self, *args, **settings)
-        self._graph = True
+        for part in self.together.values():
+            part.settings = replace(part.settings, graph=True)
 
-    monkeypatch.setattr("polyfed.engines.batched.Captured", Recorded)
+    monkeypatch.setattr("polyfed.engines.batched.together.Captured", Recorded)
     monkeypatch.setattr(Batched, "__init__", recording)
     return made
 
@@ -314,7 +374,7 @@ def test_arrays_of_other_names_types_or_order_are_another_recording(recorded: li
     def difference(client: Any, request: Request) -> Any:
         return {"z": (request["a"] - request["b"]).to(torch.float32)}
 
-    engine = engines["batched"](small_problem(), small_federation(), Wrappers(), device="cpu")
+    engine = engine_of("batched", small_problem(), small_federation(), device="cpu")
     asked = [{"a": 2.0, "b": 1.0}, {"b": 1.0, "a": 2.0}, {"a": 2.0, "b": 1.0, "c": 0.0}]
     for t, numbers in enumerate(asked):
         shared = {name: torch.tensor(v) for name, v in numbers.items()}
@@ -341,7 +401,7 @@ def test_what_only_measures_may_use_what_everybody_was_sent() -> None:
         found = []
         for name in ("local", "batched"):
             settings = {"device": "cpu"} if name == "batched" else {}
-            engine = engines[name](small_problem(), small_federation(), Wrappers(), **settings)
+            engine = engine_of(name, small_problem(), small_federation(), **settings)
             list(engine.ask(list(k_for), Request("take", {"k": torch.tensor(2.0)}, round=1)))
             ask = Request("scaled", {"s": torch.tensor(3.0)}, round=1)
             with warnings.catch_warnings():
@@ -353,27 +413,25 @@ def test_what_only_measures_may_use_what_everybody_was_sent() -> None:
 
 def test_stacks_hold_a_chunk_and_come_in_order() -> None:
     problem = small_problem()
-    fleet = Door(
-        engines["batched"](problem, small_federation(), Wrappers(), device="cpu", chunk=4), problem, seed=0, cohort=6
-    )
+    fleet = open_door(problem, small_federation(), "batched", settings={"device": "cpu", "chunk": 4})
     fleet.begin(1)
     request = Request("evaluate", problem.initial(), options={"split": "train"})
     assert [list(s.clients) for s in fleet.ask(range(6), request)] == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_chunks_shrink_until_they_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    together, sizes = Batched._together, []
+    run_stacked, sizes = Together._run_stacked, []
 
-    def crowded(self: Batched, clients: list[int], *rest: Any) -> Any:
-        sizes.append(len(clients))
-        if len(clients) > room:
+    def crowded(self: Together, group: Group, which: slice) -> Any:
+        sizes.append(which.stop - which.start)
+        if sizes[-1] > room:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return together(self, clients, *rest)
+        return run_stacked(self, group, which)
 
-    monkeypatch.setattr(Batched, "_together", crowded)
+    monkeypatch.setattr(Together, "_run_stacked", crowded)
     problem, request = small_problem(), Request("evaluate", small_problem().initial(), options={"split": "train"})
     room = 2
-    engine = engines["batched"](problem, small_federation(), Wrappers(), device="cpu", chunk=6)
+    engine = engine_of("batched", problem, small_federation(), device="cpu", chunk=6)
     assert [list(s.clients) for s in engine.ask(range(6), request)] == [[0, 1], [2, 3], [4, 5]]
     assert sizes == [6, 3, 2, 2, 2]
     room = 0
@@ -384,7 +442,7 @@ def test_chunks_shrink_until_they_fit_into_memory(monkeypatch: pytest.MonkeyPatc
 def test_auto_is_local_where_there_is_no_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    engine = engines["auto"](small_problem(), small_federation(), Wrappers(), workers=1)
+    engine = engine_of("auto", small_problem(), small_federation(), workers=1)
     assert type(engine).__name__ == "Local"
     with pytest.raises(BadInput, match="can see no GPU"):
         resolve("cuda")
@@ -395,29 +453,35 @@ def test_auto_is_batched_on_a_gpu_where_the_model_allows_it(monkeypatch: pytest.
     monkeypatch.setattr("polyfed.engines.batched.Batched", lambda *args, **settings: "batched")
     monkeypatch.setitem(engines._things, "local", lambda *args, **settings: "local")
     normed = Problem(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), [Objective("left", "cross-entropy")])
-    attacked = Wrappers(attacks=(Misreport(clients=[1], factor=10.0),))
-    asked = [(small_problem(), Wrappers()), (normed, Wrappers()), (small_problem(), attacked)]
-    found = [engines["auto"](problem, small_federation(), wrappers) for problem, wrappers in asked]
-    assert found == ["batched", "local", "local"]
+    attack = Misreport(clients=[1], factor=10.0)
+    asked: list[tuple[Problem, list[Layer]]] = [
+        (small_problem(), []), (normed, []), (small_problem(), [attack, Clip(1.0)]), (small_problem(), [Remembers()]),
+    ]  # fmt: skip
+    found: list[Any] = [engine_of("auto", problem, small_federation(), *layers) for problem, layers in asked]
+    assert found == ["batched", "local", "batched", "local"]
+    several = {"a": Part(small_problem(), small_federation()), "b": Part(normed, small_federation())}
+    one_does_not_allow_it: Any = engines["auto"](several, Layers())
+    assert one_does_not_allow_it == "local"
 
 
 @pytest.mark.parametrize(("name", "settings"), METHODS)
 def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: dict[str, Any]) -> None:
     """Torch's `meta` device refuses most tensors of the host, as a GPU does, and needs none."""
     some = uneven({"left": [False] + 6 * [True]})  # a client that lacks an objective
-    engine = engines["local"](small_problem(), some, Wrappers())
-    there = Bench(small_problem(), some, Wrappers(), device=torch.device("meta"))
-    here, asked = engine._bench, []
+    engine: Any = engine_of("local", small_problem(), some)
+    there = ClientRunner(small_problem(), some, Layers(), device=torch.device("meta"))
+    here, asked = engine._runners[""], []
 
-    def both(client: int, request: Request, state: Any) -> Any:
-        moved = there._moved(request)
-        arrays, _ = works[request.work](there._client(client, moved), moved, None)
+    def both(job: Job) -> Any:
+        request = job.request
+        moved = replace(request, shared=there._moved(request.shared), each=there._moved(request.each))
+        arrays, _ = perform(there._client(job.client, moved), moved, None, Layers(), finite=False)
         assert {a.device.type for a in arrays.values() if isinstance(a, torch.Tensor)} == {"meta"}
         asked.append(request.work)
-        return here(client, request, state)
+        return here(job)
 
-    engine._bench = both
-    door = Door(engine, small_problem(), seed=0, cohort=7)
+    engine._runners[""] = both
+    door = open_door(small_problem(), some, engine)
     door.begin(1)
     algorithm = algorithms[name](**{"lr": 0.1, "local_steps": 2, "batch_size": 4, **settings})
     algorithm.round(1, algorithm.init(small_problem()), door)

@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Option
-from polyfed.core.settings import STRICT, Count, NotNegative, Positive
+from polyfed.core.settings import Count, NotNegative, Positive, settings
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class StepDecay:
     """start * decay^floor((t - 1) / every)."""
 
@@ -35,7 +34,7 @@ def stage(t: int, every: Every, frame: int) -> int:
     return 1 + (t - 1) // (frame if every == "frame" else every)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class InverseDecay:
     """beta / (1 + floor((t - 1) / every) + gamma); with every = 1, beta / (t + gamma).
 
@@ -50,7 +49,7 @@ class InverseDecay:
         return self.beta / (stage(t, self.every, frame) + self.gamma)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class GrowingBatch:
     """A batch that grows from `start` rows to all, as Theorem 2 of the multi-model paper asks.
 
@@ -83,7 +82,7 @@ def value_in_round(rate: Rate, t: int, fleet: Door) -> float:
     return rate if isinstance(rate, float | int) else rate.value(t, fleet.frame)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class LocalTraining:
     """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full, or one
     that grows)."""

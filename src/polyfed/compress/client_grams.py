@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.schema import Field, statistics
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 
 
 @compressors("client-grams")
-@dataclass(frozen=True, config=STRICT)
+@settings
 class ClientGrams(Compressor):
     """The mean of the clients' own Gram matrices: M x M numbers, blind to how clients differ."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.schema import Field, gradient
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 
 
 @compressors("exact")
-@dataclass(frozen=True, config=STRICT)
+@settings
 class Exact(Compressor):
     """The whole Jacobian: M times a model's upload, nothing lost."""
 

@@ -10,18 +10,17 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.errors import BadInput
 from polyfed.core.keys import generator
 from polyfed.core.schema import Field, gradient
-from polyfed.core.settings import STRICT, Positive
+from polyfed.core.settings import Positive, settings
 
 
 @compressors("rand-svd")
-@dataclass(frozen=True, config=STRICT)
+@settings
 class RandSvd(Compressor):
     """FedCMOO's randomised SVD of the reshaped Jacobian, for the upload of `budget` models."""
 

@@ -13,13 +13,12 @@ from typing import Annotated
 
 import torch
 from pydantic import Field as Setting
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.errors import BadInput
 from polyfed.core.schema import Field, gradient
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 from polyfed.core.tensorkeys import bits, shift
 
 DEFAULT_WIDTH = 256
@@ -42,7 +41,7 @@ def sketch(H: Tensor, k: int, of: int | Tensor) -> Tensor:
 
 
 @compressors("sketch")
-@dataclass(frozen=True, config=STRICT)
+@settings
 class Sketch(Compressor):
     """Count-sketch: `width` numbers an objective (256 where the model has them); sketches add up."""
 

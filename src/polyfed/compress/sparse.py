@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.keys import generator
 from polyfed.core.schema import Field, gradient, statistics
-from polyfed.core.settings import STRICT, Positive
+from polyfed.core.settings import Positive, settings
 
 
 @compressors("top-k")
-@dataclass(frozen=True, config=STRICT)
+@settings
 class TopK(Compressor):
     """The entries largest in size, with their places; values and places together cost `budget` models."""
 
@@ -39,7 +38,7 @@ class TopK(Compressor):
 
 
 @compressors("random-mask")
-@dataclass(frozen=True, config=STRICT)
+@settings
 class RandomMask(Compressor):
     """Entries at random places that follow from the client's key, scaled so that the mean is right."""
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from polyfed.core.errors import BadInput, nearest
 
 Settings = dict[str, Any]
+T = TypeVar("T")
 
 
 def whole(value: Any) -> Any:
@@ -32,6 +35,24 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(re
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(real)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 STRICT = ConfigDict(extra="forbid", arbitrary_types_allowed=True)  # of a dataclass of settings
+
+
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Class decorator: a frozen dataclass whose values are checked, with errors that are sentences."""
+    decorated: Any = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)(cls)
+    made: type[T] = decorated
+    initialise = made.__init__
+
+    @functools.wraps(initialise)
+    def checked(self: Any, *arguments: Any, **values: Any) -> None:
+        try:
+            initialise(self, *arguments, **values)
+        except ValidationError as error:
+            raise BadInput(f"{made.__name__}: {_sentence(error, values, '', accepts(made))}") from None
+
+    setattr(made, "__init__", checked)  # noqa: B010 (a plain assignment is refused by type checkers)
+    return made
 
 
 class Table(BaseModel):
@@ -120,7 +141,7 @@ def _sentence(error: ValidationError, table: Settings, path: str, known: typing.
     if first["type"] == "union_tag_not_found":
         return f"The key '{key}.name' is needed and was not given."
     if first["type"] == "value_error" and not name:
-        return f"{path}: {_rule(first['msg'])}"
+        return f"{path}: {_rule(first['msg'])}" if path else _rule(first["msg"])
     rules = [e["msg"] for e in error.errors() if _place(e, table)[0] == keys]
     return f"{key} should be {' or '.join(dict.fromkeys(map(_rule, rules)))}. Found {found!r}."
 

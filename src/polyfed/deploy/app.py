@@ -51,7 +51,7 @@ def client_app(answer: Answer) -> ClientApp:
 def _taken(content: RecordDict) -> tuple[To, bytes]:
     try:
         head = content.config_records["to"]
-        to = To(str(head["run"]), int(head["model"]), int(head["client"]))  # type: ignore[arg-type]
+        to = To(str(head["run"]), int(str(head["model"])), int(str(head["client"])))
         return to, b"" if to.client == ASKED_WHO else join(content, LIMIT)
     except (KeyError, TypeError, ValueError) as error:
         raise BadPayload(f"a message needs 'to', 'own' and 'shared'; {error!r}") from error

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.core.client import GradientClient
@@ -18,7 +17,7 @@ from polyfed.core.errors import BadInput
 from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.part import Parts
 from polyfed.core.problem import Batch
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 
 Ids = list[Annotated[int, Field(ge=0)]]
 Gradient = tuple[Tensor, Tensor, Tensor]
@@ -50,7 +49,7 @@ class Misreporting:
 
 
 @layers("misreport")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Misreport(Layer):
     """The named clients report factor * loss + bias; a factor also scales their gradients. Evaluation stays honest.
 

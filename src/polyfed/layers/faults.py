@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Around, Ids, PartFleet, Stack, Sum
@@ -16,14 +15,14 @@ from polyfed.core.keys import generator
 from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 LEAST = {"high": 0.1, "low": 0.9}  # of n_min steps, in a variable environment
 
 
 @layers("faults")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Faults(Layer):
     """Nodes that drop out of an exchange, never answer, or do less than asked.
 

@@ -21,12 +21,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic.dataclasses import dataclass
-
 from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Reply, Request, size
-from polyfed.core.settings import STRICT, NotNegative, Positive
+from polyfed.core.settings import NotNegative, Positive, settings
 
 MEGABIT = 1e6 / 8  # bytes
 KINDS: dict[str, tuple[float, float, float]] = {
@@ -38,7 +36,7 @@ LINEAR, NETWORK = 4, 6  # operations per row and parameter
 
 
 @layers("network")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Network(Layer):
     """Simulated time: phones on a network by name.
 

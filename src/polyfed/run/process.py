@@ -13,7 +13,7 @@ import torch
 
 def _gpus() -> list[int]:
     """Those in use: asking the others for their random state would begin to use them."""
-    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # torch has no types here
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from polyfed.work.linear.losses import Loss, find
 Floats = NDArray[np.float64]
 
 
-class Mocha(BaseEstimator):  # type: ignore[misc]
+class Mocha(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Linear models of related tasks: min sum_t sum_i l(w_t^T x, y) + R(W, Omega), by MOCHA to a given duality gap.
 
     loss: hinge, smoothed-hinge, logistic or squared; loss_scale: 'sum' over a task's rows, or their 'mean'.

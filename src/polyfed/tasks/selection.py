@@ -23,7 +23,7 @@ PAPER = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # Smith et al. 2017, section 5
 Index = NDArray[np.int64]
 
 
-class MochaCV(BaseEstimator):  # type: ignore[misc]
+class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Fits `estimator` with the lam, of `lams`, that does best in cross-validation; of equals, the largest.
 
     After fit: lam_, scores_ (one a lam: accuracy, or minus the squared error, the mean over the tasks), best_.

@@ -20,9 +20,9 @@ from polyfed import FedAvg, MultiModel, train_many
 from polyfed.algorithms.objectives.centralised import Centralised
 from polyfed.cli import app
 from polyfed.core.errors import BadInput
-from polyfed.experiment.building import builtin
+from polyfed.experiment.building import expanded
 from polyfed.experiment.gain import chosen
-from polyfed.experiment.models import expanded
+from polyfed.experiment.reading import builtin
 from small import small_federation, small_problem
 
 SHORT = ["--set", "models.digits.data.examples=200", "--rounds", "4"]
@@ -123,7 +123,7 @@ def test_bad_input_from_python_is_a_sentence() -> None:
     with pytest.raises(BadInput, match="Unknown schedule 'mfa'"):
         MultiModel(two, "mfa")
     with pytest.raises(BadInput, match="centralised"):
-        MultiModel({"a": (problem, Centralised())})
+        train_many(MultiModel({"a": (problem, Centralised())}), fed)
     with pytest.raises(BadInput, match="rounds should be"):
         train_many(MultiModel(two), fed, rounds=0)
     with pytest.raises(BadInput, match="Two models are called 'a-2'"):

@@ -34,7 +34,8 @@ def test_the_pages_experiment_runs() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments/many-models").glob("*.toml")), ids=lambda p: p.stem)
 def test_the_papers_experiments_are_sound(path: Path, place: Path) -> None:
-    from polyfed.experiment.building import plan, read
+    from polyfed.experiment.building import plan
+    from polyfed.experiment.reading import read
 
     write_mnist(place / "fashion_mnist", train=1000, test=100)
     name, settings = read(str(path))

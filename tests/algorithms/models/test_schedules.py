@@ -8,22 +8,31 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from polyfed import FedAvg, MultiModel, Wrappers
+from polyfed import FedAvg, MultiModel
+from polyfed.algorithms.models.multimodel import ClientPool
 from polyfed.algorithms.models.schedules import Groups, mfa_rand, mfa_rr
+from polyfed.core.engine import engines
 from polyfed.core.fleet import Metered
-from polyfed.engines import engines
-from polyfed.run.doors import Doors, Engines
+from polyfed.core.layer import Layers
+from polyfed.core.part import Part
+from polyfed.run.loop import open_doors
+from polyfed.run.plan import Plan
 from small import small_federation, small_problem
 
 
-def doors(schedule: str, models: int, clients: int = 6, cohort: int | None = None, seed: int = 0) -> Doors:
+def drawn(schedule: str, models: int, clients: int = 6, cohort: int | None = None, seed: int = 0) -> ClientPool:
+    """The pool of clients of a run, as the loop makes it."""
     many = MultiModel({f"m{j}": (small_problem(objectives=1), FedAvg()) for j in range(models)}, schedule)
     federation = small_federation(clients=clients, rows=2)
-    one = engines["local"](small_problem(objectives=1), federation, Wrappers())
-    fleet = Metered(Engines(dict.fromkeys(many.models, one), many.problem.names))
-    size = clients if cohort is None else cohort
-    data = dict.fromkeys(many.models, federation)
-    return Doors(fleet, many.problem, data, many.assign, lambda f: f, seed=seed, cohort=size, rounds=1)
+    parts = {m: Part(problem, federation, method) for m, (problem, method) in many.models.items()}
+    engine = engines["local"](parts, Layers())
+    plan = Plan(
+        name="", title="", engine_name="local", parts=parts, engine=engines["local"], rounds=1, seed=seed,
+        cohort=clients if cohort is None else cohort, schedule=many,
+    )  # fmt: skip
+    _, pool = open_doors(plan, engine, Metered(engine))
+    assert pool is not None
+    return pool
 
 
 def test_round_robin_is_table_3() -> None:
@@ -40,12 +49,12 @@ def test_random_is_table_2() -> None:
 
 @pytest.mark.parametrize(("clients", "cohort", "models"), [(6, 6, 3), (7, 7, 3), (11, 8, 4), (5, 5, 5), (9, 4, 1)])
 def test_every_client_meets_every_model_once_a_frame(clients: int, cohort: int, models: int) -> None:
-    fleet = doors("mfa-rr", models, clients, cohort)
+    pool = drawn("mfa-rr", models, clients, cohort)
     for frame in range(5):
         met = Counter(
             (c, m)
             for t in range(frame * models + 1, (frame + 1) * models + 1)
-            for m, group in enumerate(fleet.groups(t))
+            for m, group in enumerate(pool.groups(t))
             for c in group
         )
         assert set(met.values()) == {1}
@@ -55,10 +64,10 @@ def test_every_client_meets_every_model_once_a_frame(clients: int, cohort: int, 
 @pytest.mark.parametrize("schedule", ["mfa-rand", "mfa-rr"])
 @pytest.mark.parametrize(("clients", "models"), [(7, 3), (10, 4), (6, 6)])
 def test_groups_are_disjoint_and_nearly_equal(schedule: str, clients: int, models: int) -> None:
-    fleet = doors(schedule, models, clients)
+    pool = drawn(schedule, models, clients)
     first = Counter[int]()
     for t in range(1, 61):
-        groups = fleet.groups(t)
+        groups = pool.groups(t)
         assert sorted(c for group in groups for c in group) == list(range(clients))
         sizes = [len(group) for group in groups]
         assert max(sizes) - min(sizes) <= 1
@@ -69,10 +78,10 @@ def test_groups_are_disjoint_and_nearly_equal(schedule: str, clients: int, model
 
 def test_random_assignment_is_uniform_and_independent() -> None:
     """Chi-square at 0.1 %: each client's model is uniform, and tells nothing of its next or of another client's."""
-    fleet, T, N, M = doors("mfa-rand", 3), 3000, 6, 3
+    pool, T, N, M = drawn("mfa-rand", 3), 3000, 6, 3
     model = np.empty((T, N), dtype=int)
     for t in range(T):
-        for m, group in enumerate(fleet.groups(t + 1)):
+        for m, group in enumerate(pool.groups(t + 1)):
             model[t, group] = m
     for c in range(N):
         assert statistic(np.bincount(model[:, c], minlength=M), np.full(M, T / M)) < chi2.ppf(0.999, M - 1)
@@ -89,7 +98,7 @@ def statistic(counts: np.ndarray, expected: np.ndarray) -> float:
 
 def test_rand_samples_every_round_and_robin_once_a_frame() -> None:
     rand, robin = (
-        [tuple(sorted(c for g in doors(name, 3, 12, 6).groups(t) for c in g)) for t in range(1, 10)]
+        [tuple(sorted(c for g in drawn(name, 3, 12, 6).groups(t) for c in g)) for t in range(1, 10)]
         for name in ("mfa-rand", "mfa-rr")
     )
     assert len(set(rand)) > 6
@@ -98,5 +107,5 @@ def test_rand_samples_every_round_and_robin_once_a_frame() -> None:
 
 
 def test_same_seed_same_groups() -> None:
-    assert doors("mfa-rand", 3).groups(5) == doors("mfa-rand", 3).groups(5)
-    assert any(doors("mfa-rand", 3).groups(t) != doors("mfa-rand", 3, seed=1).groups(t) for t in range(1, 5))
+    assert drawn("mfa-rand", 3).groups(5) == drawn("mfa-rand", 3).groups(5)
+    assert any(drawn("mfa-rand", 3).groups(t) != drawn("mfa-rand", 3, seed=1).groups(t) for t in range(1, 5))

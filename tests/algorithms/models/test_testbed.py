@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,28 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.algorithms.base import GrowingBatch, InverseDecay, at
+from polyfed.algorithms.base import GrowingBatch, InverseDecay, value_in_round
 from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.algorithms.models.schedules import Groups, Partition, frame_start
 from polyfed.algorithms.objectives.fedavg import FedAvg
+from polyfed.core.engine import engines
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation
+from polyfed.core.fleet import Door, Metered
 from polyfed.core.keys import generator
+from polyfed.core.layer import Layers
+from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.data import Dataset, datasets
 from polyfed.data.build import federate
 from polyfed.data.partition import natural
 from polyfed.data.quadratic import minimiser
 from polyfed.data.tridiagonal import chain, value
-from polyfed.experiment.api_many import train_many
+from polyfed.experiment.api import train_many
 from polyfed.experiment.gain import measure
 from polyfed.models.basic import Point
-from polyfed.run.loop import Result
+from polyfed.run.loop import Result, open_doors
+from polyfed.run.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import testbed as short
@@ -103,7 +109,7 @@ def slope(schedule: str, rate: short.Rate, M: int = 2, gamma: float = 20.0, fram
 
 def test_round_robin_with_a_decaying_step_is_one_over_t() -> None:
     """Theorem 2, Corollary 1: beta > 1 / mu, gamma > beta L - 1, full gradients, one rate a frame."""
-    decaying = InverseDecay(beta=4.0, gamma=20.0, every=2).at
+    decaying = partial(InverseDecay(beta=4.0, gamma=20.0, every=2).value, frame=1)
     assert slope("mfa-rr", decaying) == pytest.approx(-1, abs=0.1)
     assert slope("mfa-rand", decaying) > -0.7
     assert abs(slope("mfa-rr", short.constant)) < 0.1
@@ -143,20 +149,33 @@ def test_the_library_measures_the_same_gain() -> None:
 # -- the theorems' steps and batches
 
 
+def doors(*names: str) -> dict[str, Door]:
+    """Of a run with these models, or with one alone."""
+    dataset, federation = quadratics()
+    problem = Problem(Point(dataset.x.shape[1]), dataset.objectives, torch.float64)
+    parts = {name: Part(problem, federation, FedAvg()) for name in names or ("",)}
+    many = MultiModel({name: (problem, FedAvg()) for name in names}) if names else None
+    plan = Plan(
+        name="", title="", engine_name="local", parts=parts, engine=engines["local"], rounds=1, seed=0, cohort=24,
+        schedule=many,
+    )  # fmt: skip
+    engine = engines["local"](parts, Layers())
+    return open_doors(plan, engine, Metered(engine))[0]
+
+
 def test_step_sizes_are_the_theorems() -> None:
+    alone = doors()[""]
     rand = InverseDecay(beta=30, gamma=100)
-    assert [at(rand, t) for t in (1, 2, 50)] == [30 / 101, 30 / 102, 30 / 150]
+    assert [value_in_round(rand, t, alone) for t in (1, 2, 50)] == [30 / 101, 30 / 102, 30 / 150]
     robin = InverseDecay(beta=3, gamma=2, every=4)
-    assert [at(robin, t) for t in range(1, 10)] == [1.0] * 4 + [0.75] * 4 + [0.6]
+    assert [value_in_round(robin, t, alone) for t in range(1, 10)] == [1.0] * 4 + [0.75] * 4 + [0.6]
 
 
 def test_a_frame_is_as_many_rounds_as_models() -> None:
-    dataset, _ = quadratics()
-    problem = Problem(Point(dataset.x.shape[1]), dataset.objectives, torch.float64)
     method = FedAvg(lr=InverseDecay(beta=1, every="frame"), batch_size=GrowingBatch(start=2, full=8, every="frame"))
-    assert method.local(3)["lr"] == 1 / 3  # one model alone
-    framed = MultiModel(dict.fromkeys("abc", (problem, method))).methods["b"]
-    assert [framed.local(t)["lr"] for t in range(1, 8)] == [1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 3]
+    assert method.local_options(3, doors()[""])["lr"] == 1 / 3  # one model alone
+    framed = doors(*"abc")["b"]
+    assert [method.local_options(t, framed)["lr"] for t in range(1, 8)] == [1, 1, 1, 1 / 2, 1 / 2, 1 / 2, 1 / 3]
     assert frame_start(6, 3) == 4
 
 
@@ -168,13 +187,13 @@ def test_a_growing_batch_leaves_out_no_more_than_theorem_2_allows(
         GrowingBatch(start=start, full=full, gamma=gamma, every=every),
         InverseDecay(beta=1, gamma=gamma, every=every),
     )
-    sizes = [batch.at(t) or full for t in range(1, 40 * full)]
+    sizes = [batch.value(t, 1) or full for t in range(1, 40 * full)]
     assert sizes == sorted(sizes)
     assert sizes[-1] == full
-    most = (1 - start / full) / at(step, 1)
+    most = (1 - start / full) / step.value(1, 1)
     for t, size in enumerate(sizes, 1):
         smallest = full - (-(-full // size) - 1) * size  # the last of a pass
-        assert (full - smallest) / full <= most * at(step, t) + 1e-9
+        assert (full - smallest) / full <= most * step.value(t, 1) + 1e-9
 
 
 def test_a_growing_batch_trains() -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,19 +15,23 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from polyfed import FedAvg, Federation, MultiModel, Objective, Problem, Result, Wrappers, train, train_many
+from polyfed import FedAvg, Federation, MultiModel, Objective, Problem, Result, train, train_many
 from polyfed.algorithms import Algorithm, State
+from polyfed.algorithms.models.multimodel import MultiModelRound
 from polyfed.algorithms.objectives.fair import QFedAvg
 from polyfed.algorithms.objectives.fedcmoo import FedCMOO
 from polyfed.algorithms.objectives.fmgda import FMGDA
-from polyfed.core.client import Client, Perform
+from polyfed.core.client import RowClient
 from polyfed.core.errors import RunStopped
-from polyfed.core.fleet import Around, Door, Ids, Metered, Stack
+from polyfed.core.fleet import Around, Door, Ids, Metered, PartFleet, Stack
 from polyfed.core.keys import key
+from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import Request
+from polyfed.core.part import Part
 from polyfed.core.work import Arrays, work
 from polyfed.engines.wire import Wire
-from polyfed.run.doors import Doors, Engines
+from polyfed.run.loop import open_doors
+from polyfed.run.plan import Plan
 from small import small_federation, small_problem
 
 PLAIN = FedAvg(lr=0.5, local_steps=5, batch_size=8)
@@ -117,22 +121,36 @@ def test_all_models_exchanges_are_on_their_way_at_once() -> None:
                 meet.wait()  # broken unless all three models are asking
             return self.inner.ask(clients, request)
 
+    class Together(Layer):
+        stage: ClassVar[Stage] = "transport"
+
+        def fleet(self, inner: PartFleet) -> PartFleet:
+            return Meeting(inner)
+
     models = {name: (small_problem(), PLAIN) for name in "abc"}
-    result = train_many(MultiModel(models), small_federation(), rounds=2, around=Meeting)
+    result = train_many(MultiModel(models), small_federation(), rounds=2, layers=[Together()])
     assert result.summary["failures"] == 0
 
 
 def test_bytes_counted_are_bytes_sent() -> None:
     many = MultiModel({"a": (small_problem(), FedCMOO(local_steps=1)), "bee": (small_problem(1, 1), PLAIN)})
-    data = dict.fromkeys(many.models, small_federation())
-    wires = {m: Wire(problem, data[m], Wrappers()) for m, (problem, _) in many.models.items()}
-    meter = Metered(Engines(wires, many.problem.names))
-    fleet = Doors(meter, many.problem, data, many.assign, lambda f: f, seed=0, cohort=6, rounds=2)
-    state = many.init(many.problem)
+    parts = {m: Part(problem, small_federation(), method) for m, (problem, method) in many.models.items()}
+    wire = Wire(parts, Layers())
+    meter = Metered(wire)
+    plan = Plan(
+        name="", title="", engine_name="wire", parts=parts, engine=Wire, rounds=2, seed=0, cohort=6, schedule=many
+    )
+    doors, pool = open_doors(plan, wire, meter)
+    assert pool is not None
+    methods = plan.methods()
+    states = {m: methods[m].init(part.problem) for m, part in parts.items()}
+    together = MultiModelRound(methods, doors, pool)
     for t in (1, 2):
-        fleet.begin(t)
-        state, _ = many.round(t, state, fleet)
-    assert (meter.up, meter.down) == (sum(w.up for w in wires.values()), sum(w.down for w in wires.values()))
+        for door in doors.values():
+            door.begin(t)
+        states, _, _ = together(t, states)
+    together.close()
+    assert (meter.up, meter.down) == (wire.up, wire.down)
     assert meter.up > 0
 
 
@@ -174,22 +192,22 @@ def test_a_model_whose_group_has_no_rows_stands_still_for_the_round() -> None:
         assert (before["losses"]["b/left"] == line["losses"]["b/left"]) == (line["idle"] == ["b"])
 
 
-def failing(who: set[int]) -> Wrappers:
-    def around(inner: Perform) -> Perform:
-        def work(client: Client, request: Request, state: Any) -> Any:
-            if client.id in who and request.work == "sgd":
-                raise RuntimeError("the disk is on fire")
-            return inner(client, request, state)
+class Failing(Layer):
+    stage: ClassVar[Stage] = "attack"
 
-        return work
+    def __init__(self, who: set[int]) -> None:
+        self.who = who
 
-    return Wrappers(attacks=(around,))
+    def reply(self, out: Outgoing) -> Mapping[str, Any]:
+        if out.client.id in self.who and out.request.work == "sgd":
+            raise RuntimeError("the disk is on fire")
+        return out.arrays
 
 
 def test_failures_name_the_model_and_do_not_stop_the_others(engine: str) -> None:
     models = {name: (small_problem(), PLAIN) for name in "ab"}
     result = train_many(
-        MultiModel(models), small_federation(clients=4), rounds=4, engine=engine, wrappers=failing({0, 1})
+        MultiModel(models), small_federation(clients=4), rounds=4, engine=engine, layers=[Failing({0, 1})]
     )
     for line in result.history:
         assert [f["client"] for f in line["failures"]] == [c for g in line["groups"].values() for c in g if c < 2]
@@ -201,9 +219,11 @@ def test_failures_name_the_model_and_do_not_stop_the_others(engine: str) -> None
 
 def test_everybody_failing_ends_the_run_with_a_usable_checkpoint() -> None:
     many = MultiModel({name: (small_problem(), PLAIN) for name in "ab"})
+    fire = Failing(set(range(6)))
     with pytest.raises(RunStopped, match="the disk is on fire"):
-        train_many(many, small_federation(), rounds=2, out="r", wrappers=failing(set(range(6))))
-    result = train_many(many, small_federation(), rounds=2, out="r", resume=True)
+        train_many(many, small_federation(), rounds=2, out="r", layers=[fire])
+    fire.who.clear()  # it is out
+    result = train_many(many, small_federation(), rounds=2, out="r", resume=True, layers=[fire])
     again = train_many(many, small_federation(), rounds=2)
     assert result.summary["model_sha256"] == again.summary["model_sha256"]
 
@@ -211,25 +231,34 @@ def test_everybody_failing_ends_the_run_with_a_usable_checkpoint() -> None:
 # -- what clients keep, they keep for each model
 
 
-@work("toy-deposit", reply={"saved": ""}, state=lambda client: {"total": torch.zeros(())})
-def toy_deposit(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
+@work("toy-deposit", reply={"saved": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
+def toy_deposit(
+    client: RowClient, request: Request, state: Mapping[str, Tensor]
+) -> tuple[Arrays, Mapping[str, Tensor]]:
     return {"saved": request["amount"]}, {"total": state["total"] + request["amount"]}
 
 
-@work("toy-total-of-models", reply={"total": ""}, state=lambda client: {"total": torch.zeros(())})
-def toy_total(client: Client, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
+@work("toy-total-of-models", reply={"total": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
+def toy_total(client: RowClient, request: Request, state: Mapping[str, Tensor]) -> tuple[Arrays, Mapping[str, Tensor]]:
     return {"total": state["total"]}, state
 
 
 class Lossy(Around):
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         for stack in self.inner.ask(clients, request):
-            lost = [c for c in stack.clients if request.work == "toy-deposit" and key(9, request.round, c) % 3 == 0]
+            lost = [c for c in stack.clients if request.work == "toy-deposit" and key(9, self.clock.round, c) % 3 == 0]
             yield stack.drop(dict.fromkeys(lost, "lost on the way"))
 
 
+class Losing(Layer):
+    stage: ClassVar[Stage] = "transport"
+
+    def fleet(self, inner: PartFleet) -> PartFleet:
+        return Lossy(inner)
+
+
 @dataclass(frozen=True)
-class Savings:
+class Savings(Algorithm):
     """Every client saves an amount of its model's own; the books are the server's."""
 
     unit: float
@@ -254,7 +283,7 @@ def test_client_state_is_kept_for_each_model_and_survives_losses_and_resuming() 
     many = MultiModel({"small": (small_problem(), Savings(1.0)), "large": (small_problem(), Savings(1000.0))})
 
     def saved(rounds: int, out: str, resume: bool = False) -> Result:
-        return train_many(many, small_federation(), rounds=rounds, around=Lossy, out=out, resume=resume)
+        return train_many(many, small_federation(), rounds=rounds, layers=[Losing()], out=out, resume=resume)
 
     whole = saved(9, "whole")
     assert all(line["agree"] == {"small": True, "large": True} for line in whole.history)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from polyfed import Wrappers, train
+from polyfed import Layer, train
 from polyfed.algorithms import algorithms
 from polyfed.core.errors import BadInput
-from polyfed.core.fleet import Door
 from polyfed.core.messages import Request
-from polyfed.engines import engines
 from polyfed.layers.attacks import Misreport
 from polyfed.metrics import delta_m, hypervolume, improved_share, nrmse, spread
+from polyfed.testing import open_door
 from small import small_federation, small_problem, vector
 
 ONE_STEP = {"lr": 0.1, "local_steps": 1, "batch_size": 0}
 
 
-def first_step(name: str, wrappers: Wrappers | None = None, **settings: Any) -> torch.Tensor:
+def first_step(name: str, layers: Sequence[Layer] = (), **settings: Any) -> torch.Tensor:
     """x_0 - x_1."""
     problem = small_problem()
     start = problem.initial()["x"]
     algorithm = algorithms[name](**settings)
-    return start - vector(train(problem, small_federation(), algorithm, rounds=1, wrappers=wrappers))
+    return start - vector(train(problem, small_federation(), algorithm, rounds=1, layers=layers))
 
 
 def updates() -> torch.Tensor:
     problem = small_problem()
-    fleet = Door(engines["local"](problem, small_federation(), Wrappers()), problem, seed=0, cohort=6)
+    fleet = open_door(problem, small_federation())
     fleet.begin(1)
     request = Request(
         "sgd", {**problem.initial(), "omega": torch.tensor([0.5, 0.5])},
@@ -59,26 +59,26 @@ def test_a_clients_pull_is_bounded_by_the_box(eps: float) -> None:
 
 @pytest.mark.parametrize("attack", [{"factor": 10.0}, {"bias": 1e6}])
 def test_misreporting_moves_fedmgda_plus_no_more_than_honesty(attack: dict[str, float]) -> None:
-    wrappers = Wrappers(attacks=(Misreport(clients=[2], **attack),))
-    honest, attacked = first_step("fedmgda+", **ONE_STEP), first_step("fedmgda+", wrappers, **ONE_STEP)
+    attackers = [Misreport(clients=[2], **attack)]
+    honest, attacked = first_step("fedmgda+", **ONE_STEP), first_step("fedmgda+", attackers, **ONE_STEP)
     assert torch.allclose(honest, attacked, atol=1e-6)
     for name, settings in (("q-fedavg", {**ONE_STEP, "q": 1.0}), ("afl", {"lr": 0.1})):
         rounds = 2  # AFL's weights answer one round later
         moved = []
-        for w in (None, wrappers):
+        for layers in ([], attackers):
             algorithm = algorithms[name](**settings)
-            moved.append(vector(train(small_problem(), small_federation(), algorithm, rounds=rounds, wrappers=w)))
+            moved.append(vector(train(small_problem(), small_federation(), algorithm, rounds=rounds, layers=layers)))
         assert (moved[0] - moved[1]).norm() > 1e-3, name
 
 
 def test_several_local_steps_leave_the_direction_nearly_alone() -> None:
-    wrappers = Wrappers(attacks=(Misreport(clients=[2], factor=10.0),))
+    attackers = [Misreport(clients=[2], factor=10.0)]
     settings = {"lr": 0.02, "local_steps": 10, "batch_size": 0, "eps": 0.1}
-    honest, attacked = first_step("fedmgda+", **settings), first_step("fedmgda+", wrappers, **settings)
+    honest, attacked = first_step("fedmgda+", **settings), first_step("fedmgda+", attackers, **settings)
     assert torch.nn.functional.cosine_similarity(honest, attacked, dim=0) > 0.95
     plain = torch.nn.functional.cosine_similarity(
         first_step("fedavg", lr=0.02, local_steps=10, batch_size=0),
-        first_step("fedavg", wrappers, lr=0.02, local_steps=10, batch_size=0), dim=0,
+        first_step("fedavg", attackers, lr=0.02, local_steps=10, batch_size=0), dim=0,
     )  # fmt: skip
     honest = torch.nn.functional.cosine_similarity(honest, attacked, dim=0)
     assert plain < honest

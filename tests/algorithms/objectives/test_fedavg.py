@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from polyfed import FedAvg, Federation, FedProx, Objective, Problem, train
-from polyfed.algorithms.base import InverseDecay, StepDecay, at, present, spread
+from polyfed.algorithms.base import InverseDecay, StepDecay, objective_weights, present, value_in_round
 from polyfed.core.errors import BadInput
 from polyfed.core.keys import key, permutation
 from polyfed.data.quadratic import minimiser, quadratic, quadratic_loss
 from polyfed.models.basic import Point
+from polyfed.testing import open_door
 from small import small_federation, small_problem, vector
 
 
@@ -135,14 +136,16 @@ def test_an_objective_nobody_in_the_cohort_holds_has_weight_zero() -> None:
 
 def test_weights_that_make_one_vector_a_client_enough() -> None:
     holds = np.array([[True, False], [True, True], [True, True]])
-    assert spread(np.array([0.5, 0.5]), np.array([1.0, 1.0, 2.0]), holds).tolist() == [0.5, 0.5 * 4 / 3]
+    assert objective_weights(np.array([0.5, 0.5]), np.array([1.0, 1.0, 2.0]), holds).tolist() == [0.5, 0.5 * 4 / 3]
     assert present(np.array([0.5, 0.5]), holds[:1]).tolist() == [1.0, 0.0]
 
 
 def test_step_sizes_change_over_rounds() -> None:
-    assert [at(StepDecay(start=1.0, decay=0.5, every=2), t) for t in (1, 2, 3, 5)] == [1, 1, 0.5, 0.25]
-    assert at(InverseDecay(beta=30, gamma=100), 1) == 30 / 101
-    assert at(0.1, 7) == 0.1
+    fleet = open_door(small_problem(), small_federation())
+    steps = StepDecay(start=1.0, decay=0.5, every=2)
+    assert [value_in_round(steps, t, fleet) for t in (1, 2, 3, 5)] == [1, 1, 0.5, 0.25]
+    assert value_in_round(InverseDecay(beta=30, gamma=100), 1, fleet) == 30 / 101
+    assert value_in_round(0.1, 7, fleet) == 0.1
     a = train(small_problem(), small_federation(), FedAvg(server_lr=StepDecay(start=1, decay=1e-9)), rounds=2)
     b = train(small_problem(), small_federation(), FedAvg(), rounds=1)
     for name, value in b.model.state_dict().items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import piqp
 from scipy.optimize import minimize
 
 from polyfed.algorithms.tasks.task_models import TaskModels
-from polyfed.core.client import Client, State
-from polyfed.core.fleet import Door, Fleet
+from polyfed.core.client import RowClient, State
+from polyfed.core.fleet import Door, PartFleet
+from polyfed.core.layer import Layer
 from polyfed.core.messages import Request
 from polyfed.core.work import Arrays, work
-from polyfed.tasks.engine import Given, door
+from polyfed.tasks.engine import ArrayEngine, open_door
 from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
 from polyfed.work.sdca import begin
@@ -40,12 +42,14 @@ def solve(
     *,
     rounds: int = 2000,
     gap: float = 1e-9,
-    around: Callable[[Fleet], Fleet] = lambda fleet: fleet,
-    each: Callable[[int, dict[str, Any], Given, Door], None] | None = None,
+    layer: Layer | None = None,
+    each: Callable[[int, dict[str, Any], ArrayEngine, Door], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Rounds until the gap is small: the last state and its primal, dual and gap."""
-    engine, fleet = door(examples)
-    fleet = Door(around(engine), fleet.problem, seed=0, cohort=len(examples))
+    engine, fleet = open_door(examples)
+    if layer is not None:
+        assert isinstance(fleet.inner, PartFleet)
+        fleet = Door(layer.fleet(fleet.inner), fleet.problem, cohort=len(examples))
     state: dict[str, Any] = dict(fleet.problem.initial())
     found: dict[str, Any] = {}
     for t in range(1, rounds + 1):
@@ -60,14 +64,21 @@ def solve(
     return state, found
 
 
-@work("mocha-test-duals", reply={"beta": "n:float64"}, state=begin, measures=True)
-def duals(client: Client, request: Request, state: State) -> tuple[Arrays, State]:
+@dataclass(frozen=True)
+class Length:
+    """How many dual variables a node has."""
+
+    n: int
+
+
+@work("mocha-test-duals", reply={"beta": "n:float64"}, options=Length, needs="rows", state=begin, measures=True)
+def duals(client: RowClient, request: Request, options: Length, state: State) -> tuple[Arrays, State]:
     return {"beta": state["beta"]}, state
 
 
-def alpha(engine: Given, fleet: Door, client: int) -> np.ndarray:
+def alpha(fleet: Door, client: int) -> np.ndarray:
     """A node's dual variables, as it has them after the last reply that the server used."""
-    request = Request("mocha-test-duals", options={"n": int(engine.examples[client])})
+    request = Request("mocha-test-duals", options={"n": int(fleet.examples[client])})
     (stack,) = fleet.ask([client], request)
     return stack["beta"][0].numpy()
 

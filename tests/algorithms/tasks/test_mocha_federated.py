@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -26,11 +26,13 @@ from polyfed.algorithms.tasks.regularisers import Clustered, Independent, Mean
 from polyfed.cli import app
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.federation import Rows
-from polyfed.core.fleet import Around, Ids, Stack
+from polyfed.core.fleet import Around, Ids, PartFleet, Stack
+from polyfed.core.layer import Layer, Stage
 from polyfed.core.messages import Request
 from polyfed.layers.faults import Faults
 from polyfed.layers.network import Network, Timed
 from polyfed.tasks import Mocha as Estimator
+from polyfed.testing import open_door
 
 M, D, N = 5, 4, 20
 
@@ -108,15 +110,22 @@ class Lossy(Around):
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         for stack in self.inner.ask(clients, request):
-            lost = [c for c in stack.clients if request.work == "sdca" and (request.round + c) % 3 == 0]
+            lost = [c for c in stack.clients if request.work == "sdca" and (self.clock.round + c) % 3 == 0]
             yield stack.drop(dict.fromkeys(lost, "lost on the way"))
 
 
-@pytest.mark.parametrize("around", [Lossy, Faults(drop=0.5)])
-def test_lost_replies_leave_no_dual_variables_behind(around: Callable[..., Any], engine: str) -> None:
+class Losing(Layer):
+    stage: ClassVar[Stage] = "transport"
+
+    def fleet(self, inner: PartFleet) -> PartFleet:
+        return Lossy(inner)
+
+
+@pytest.mark.parametrize("layer", [Losing(), Faults(drop=0.5)])
+def test_lost_replies_leave_no_dual_variables_behind(layer: Layer, engine: str) -> None:
     """w(alpha) and alpha stay together: the gap still closes."""
     method = Mocha(regulariser=Mean(lam1=0.2, lam2=0.2), loss="smoothed-hinge", epochs=5)
-    result = run(method, rounds=160, engine=engine, around=around, evaluate={"every": 20})
+    result = run(method, rounds=160, engine=engine, layers=[layer], evaluate={"every": 20})
     assert result.history[-1]["gap"] < 1e-6
     assert min(line["answered"] for line in result.history) < M
 
@@ -129,10 +138,10 @@ def test_a_small_cohort_is_enough() -> None:
 
 def test_resumed_is_the_same(tmp_path: Path) -> None:
     for engine in ("local", "wire"):
-        whole = run(METHODS["mocha"], rounds=9, engine=engine, around=Faults(drop=0.3))
-        run(METHODS["mocha"], rounds=4, out=f"part-{engine}", engine=engine, around=Faults(drop=0.3))
+        whole = run(METHODS["mocha"], rounds=9, engine=engine, layers=[Faults(drop=0.3)])
+        run(METHODS["mocha"], rounds=4, out=f"part-{engine}", engine=engine, layers=[Faults(drop=0.3)])
         part = run(
-            METHODS["mocha"], rounds=9, out=f"part-{engine}", resume=True, engine=engine, around=Faults(drop=0.3)
+            METHODS["mocha"], rounds=9, out=f"part-{engine}", resume=True, engine=engine, layers=[Faults(drop=0.3)]
         )
         assert part.summary["model_sha256"] == whole.summary["model_sha256"]
 
@@ -183,8 +192,8 @@ def test_bad_rows_everywhere_stop_the_run() -> None:
         ({"problem": Problem(nn.Linear(D, 2), [Objective("y", "cross-entropy")])}, "model.name = 'linear'"),
         ({"method": Mocha(tasks=[0, 1])}, "a task for each of the 5 clients"),
         ({"method": Mocha(regulariser=Clustered(clusters=9))}, "at most the 5 tasks"),
-        ({"around": Faults(silent=[7])}, "numbers below 5"),
-        ({"around": Faults(drop=[0.5])}, "one for each of 5 clients"),
+        ({"layers": [Faults(silent=[7])]}, "numbers below 5"),
+        ({"layers": [Faults(drop=[0.5])]}, "one for each of 5 clients"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(settings: dict[str, Any], why: str) -> None:
@@ -225,11 +234,11 @@ def test_the_built_in_experiment_and_its_tables() -> None:
 
 def test_simulated_time_is_operations_bytes_and_latency() -> None:
     """Two bytes-per-second networks and two clocks: each term is counted once, for the slowest node."""
-    base = {"name": "lte", "clock": 1e15, "down": 1e15, "up": 1e15, "latency": 0.0}
+    base = {"kind": "lte", "clock": 1e15, "down": 1e15, "up": 1e15, "latency": 0.0}
 
     def seconds(**changed: float) -> list[float]:
         history = run(
-            Mocha(steps=50, regulariser=Independent()), around=Network(**{**base, **changed}), rounds=2
+            Mocha(steps=50, regulariser=Independent()), layers=[Network(**{**base, **changed})], rounds=2
         ).history  # type: ignore[arg-type]
         return [line["simulated_seconds"] for line in history]
 
@@ -244,26 +253,21 @@ def test_every_method_can_be_timed() -> None:
     from polyfed import FedAvg
 
     history = run(
-        FedAvg(local_steps=3, batch_size=5), around=Network(clock=1.0, latency=0.0, up=1e15, down=1e15), rounds=1
+        FedAvg(local_steps=3, batch_size=5), layers=[Network(clock=1.0, latency=0.0, up=1e15, down=1e15)], rounds=1
     ).history
     assert history[0]["simulated_seconds"] == pytest.approx(6 * (D + 1) * 15, rel=1e-6)
 
 
 def test_networks_are_ordered_as_they_should_be() -> None:
-    kinds = [run(around=Network(name=name), rounds=1).history[0]["simulated_seconds"] for name in ("3g", "lte", "wifi")]
+    kinds = [
+        run(layers=[Network(kind=name)], rounds=1).history[0]["simulated_seconds"] for name in ("3g", "lte", "wifi")
+    ]
     assert kinds[0] > kinds[1] > kinds[2]
-    assert isinstance(Network()(None or _engine()), Timed)
-
-
-def _engine() -> Any:
-    from polyfed.core.client import Wrappers
-    from polyfed.engines.local import Local
-
-    return Local(problem(), federation(), Wrappers())
+    assert isinstance(open_door(problem(), federation(), layers=[Network()]).inner, Timed)
 
 
 def test_dropouts_have_their_probability() -> None:
-    history = run(rounds=200, around=Faults(drop=[0.0, 0.2, 0.5, 0.9, 1.0]), evaluate={"every": 200}).history
+    history = run(rounds=200, layers=[Faults(drop=[0.0, 0.2, 0.5, 0.9, 1.0])], evaluate={"every": 200}).history
     assert np.mean([line["answered"] for line in history]) == pytest.approx(1 + 0.8 + 0.5 + 0.1, abs=0.2)
 
 

@@ -20,7 +20,7 @@ from polyfed.algorithms.tasks.regularisers import (
 )
 from polyfed.core.fleet import Door
 from polyfed.layers.faults import Faults
-from polyfed.tasks.engine import Given, door
+from polyfed.tasks.engine import ArrayEngine, open_door
 from polyfed.work.linear.examples import as_examples
 from polyfed.work.linear.losses import find
 from small import golden
@@ -48,10 +48,10 @@ def test_every_loss_and_regulariser_reaches_the_optimum(loss: str, rule: str) ->
     examples, chosen = tasks(loss), RULES[rule]
     method = Mocha(loss=loss, regulariser=chosen, epochs=10, omega_every=5)
 
-    def sound(t: int, state: dict[str, Any], engine: Given, fleet: Door) -> None:
+    def sound(t: int, state: dict[str, Any], engine: ArrayEngine, fleet: Door) -> None:
         found = method.measure(state, fleet)
         assert found["gap"] >= -1e-9 * abs(found["primal"])
-        V = np.stack([e.combine(alpha(engine, fleet, i)) for i, e in enumerate(examples)])
+        V = np.stack([e.combine(alpha(fleet, i)) for i, e in enumerate(examples)])
         assert np.allclose(state["V"], V, atol=1e-10)  # v = X alpha
         assert np.allclose(state["W"], chosen.weights(V, chosen.mbar(state["omega"].numpy())), atol=1e-9)  # w(alpha)
 
@@ -141,7 +141,7 @@ def test_any_split_of_the_work_ends_at_the_same_optimum(settings: dict[str, Any]
 )
 def test_it_converges_with_nodes_that_drop_out_or_do_less(faults: Faults) -> None:
     method = Mocha(loss="smoothed-hinge", regulariser=RULE, epochs=3)
-    state, found = solve(tasks("smoothed-hinge"), method, rounds=3000, around=faults)
+    state, found = solve(tasks("smoothed-hinge"), method, rounds=3000, layer=faults)
     assert found["gap"] <= 1e-8
     assert np.allclose(state["W"], BEST[1], atol=1e-4)
 
@@ -150,7 +150,7 @@ def test_a_node_that_never_answers_ends_elsewhere() -> None:
     """At the optimum of the problem without its loss."""
     examples = tasks("smoothed-hinge")
     method = Mocha(loss="smoothed-hinge", regulariser=RULE, epochs=5)
-    state, found = solve(examples, method, rounds=400, around=Faults(silent=[2]))
+    state, found = solve(examples, method, rounds=400, layer=Faults(silent=[2]))
     assert found["primal"] > BEST[0] + 1e-2
     _, W = optimum(examples, "smoothed-hinge", precision(RULE, RULE.start(4)), c=[1.0, 1.0, 0.0, 1.0])
     assert np.allclose(state["W"], W, atol=1e-5)
@@ -205,7 +205,7 @@ def test_the_averaged_iterate_has_a_sound_gap() -> None:
     best = optimum(tasks(), "hinge", precision(RULE, RULE.start(4)))[0]
     for rounds in (20, 400):
         _, found = solve(
-            tasks(), Mocha(regulariser=RULE, average_from=10, epochs=1), rounds=rounds, gap=-1, around=Faults(drop=0.3)
+            tasks(), Mocha(regulariser=RULE, average_from=10, epochs=1), rounds=rounds, gap=-1, layer=Faults(drop=0.3)
         )
         assert found["dual"] <= best + 1e-7 <= found["primal"] + 2e-7
         gaps[rounds] = found["gap"]
@@ -216,7 +216,7 @@ def test_theta_is_one_without_work_and_falls_with_it() -> None:
     thetas: dict[float, np.ndarray] = {}
     for epochs in (0.0, 1.0, 50.0):
         method = Mocha(loss="smoothed-hinge", regulariser=RULE, epochs=epochs, measure_theta=True)
-        _, fleet = door(tasks("smoothed-hinge"))
+        _, fleet = open_door(tasks("smoothed-hinge"))
         fleet.begin(1)
         _, found = method.round(1, dict(fleet.problem.initial()), fleet)
         thetas[epochs] = np.array(list(found["theta"].values()))  # type: ignore[union-attr]
@@ -227,7 +227,7 @@ def test_theta_is_one_without_work_and_falls_with_it() -> None:
 
 def test_cocoa_reaches_its_theta() -> None:
     method = CoCoA(loss="hinge", regulariser=RULE, theta=0.2, measure_theta=True)
-    _, fleet = door(tasks())
+    _, fleet = open_door(tasks())
     state: dict[str, Any] = dict(fleet.problem.initial())
     for t in range(1, 6):
         fleet.begin(t)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import algorithms
 from polyfed.algorithms.objectives.fmgda import FSMGDA
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 
 
 @algorithms("centralised")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Centralised(FSMGDA):
     """Multiple gradient descent on pooled data: what federated methods are compared with. batch_size 0 is full."""
 

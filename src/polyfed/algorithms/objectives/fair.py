@@ -7,19 +7,18 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Request
-from polyfed.core.settings import STRICT, NotNegative, Positive
+from polyfed.core.settings import NotNegative, Positive, settings
 from polyfed.weights import project_simplex
 
 
 @algorithms("q-fedavg")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class QFedAvg(Scalarised, LocalTraining):
     """Clients with a higher loss count more, by the power q; q = 0 is FedAvg.
 
@@ -46,7 +45,7 @@ class QFedAvg(Scalarised, LocalTraining):
 
 
 @algorithms("afl")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class AFL(Scalarised):
     """The worst mixture of clients: descend in x, ascend in the clients' weights lambda.
 

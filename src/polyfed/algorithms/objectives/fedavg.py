@@ -29,7 +29,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
@@ -37,14 +36,14 @@ from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
 from polyfed.core.fleet import Door, Sum
 from polyfed.core.messages import Request
-from polyfed.core.settings import STRICT, NotNegative
+from polyfed.core.settings import NotNegative, settings
 from polyfed.weights import frank_wolfe_gap, min_norm
 
 Radius = Annotated[float, Field(ge=0, le=1)]
 
 
 @algorithms("fedavg")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedAvg(Scalarised, LocalTraining):
     """Averages the clients' local updates; several objectives are summed under fixed `weights`."""
 
@@ -89,7 +88,7 @@ class FedAvg(Scalarised, LocalTraining):
 
 
 @algorithms("fedprox")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedProx(FedAvg):
     """FedAvg whose clients are held near the server's model by mu/2 |w - x|^2."""
 
@@ -97,7 +96,7 @@ class FedProx(FedAvg):
 
 
 @algorithms("fedavg-n")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedAvgN(FedAvg):
     """FedAvg of normalised updates: every client pulls equally hard."""
 
@@ -105,7 +104,7 @@ class FedAvgN(FedAvg):
 
 
 @algorithms("fedmgda")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedMGDA(FedAvg):
     """Every client an objective: the common descent direction of all their updates."""
 
@@ -113,7 +112,7 @@ class FedMGDA(FedAvg):
 
 
 @algorithms("fedmgda+")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedMGDAPlus(FedAvg):
     """FedMGDA of normalised updates, weights within eps of the mean's: fair, and robust to scaled losses."""
 
@@ -122,7 +121,7 @@ class FedMGDAPlus(FedAvg):
 
 
 @algorithms("mgda-prox")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class MGDAProx(FedAvg):
     """FedMGDA+ with FedProx's proximal term at the clients."""
 

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
@@ -40,12 +39,12 @@ from polyfed.core.fleet import Door, Stack, Sum
 from polyfed.core.keys import client_key, common_key
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
-from polyfed.core.settings import STRICT, Positive, as_table, choose
+from polyfed.core.settings import Positive, as_table, choose, settings
 from polyfed.weights import preference, psd
 
 
 @algorithms("fedcmoo")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedCMOO(Gramian):
     """Weights from compressed Jacobians first, then local steps on the weighted objective: one model's upload.
 
@@ -200,7 +199,7 @@ class FedCMOO(Gramian):
 
 
 @algorithms("fedcmoo-pref")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FedCMOOPref(FedCMOO):
     """FedCMOO that ends where r_1 F_1 = ... = r_M F_M, for a preference r."""
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import value_in_round
@@ -28,11 +27,11 @@ from polyfed.core.fleet import Door
 from polyfed.core.keys import generator
 from polyfed.core.messages import Request
 from polyfed.core.problem import Problem
-from polyfed.core.settings import STRICT, NotNegative
+from polyfed.core.settings import NotNegative, settings
 
 
 @algorithms("fsmgda")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FSMGDA(Gramian):
     """Local steps for every objective apart, then the common descent direction of the mean updates."""
 
@@ -94,7 +93,7 @@ class FSMGDA(Gramian):
 
 
 @algorithms("fmgda")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class FMGDA(FSMGDA):
     """FSMGDA with full batches."""
 

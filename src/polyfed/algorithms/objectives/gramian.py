@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms.base import LocalTraining, Rate
@@ -19,7 +18,7 @@ from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Door
 from polyfed.core.keys import key
 from polyfed.core.problem import Problem
-from polyfed.core.settings import STRICT, choose
+from polyfed.core.settings import choose, settings
 from polyfed.weights import Weighting, frank_wolfe_gap, restrict, weigh, weightings
 
 
@@ -31,7 +30,7 @@ class WeightingResult(NamedTuple):
     found: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Gramian(LocalTraining, Algorithm):
     """weighting: from G to weights; gram_over: G of 'all' parameters or of those that are 'shared'.
 

@@ -8,7 +8,6 @@ from dataclasses import field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms.base import objective_weights, present
@@ -16,10 +15,10 @@ from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.fleet import Door
 from polyfed.core.problem import Problem
-from polyfed.core.settings import STRICT, NotNegative
+from polyfed.core.settings import NotNegative, settings
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Scalarised(Algorithm):
     """Several objectives summed under fixed `weights`: one each by its name, or 1 for all."""
 

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import Rate, value_in_round
@@ -22,11 +21,11 @@ from polyfed.algorithms.tasks.regularisers import Matrix
 from polyfed.algorithms.tasks.task_models import TaskModels, finish
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Request
-from polyfed.core.settings import STRICT
+from polyfed.core.settings import settings
 
 
 @algorithms("mb-sgd")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class MbSGD(TaskModels):
     """Minibatch SGD over the nodes' tasks, Omega as it starts."""
 

@@ -31,7 +31,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
@@ -39,13 +38,13 @@ from polyfed.algorithms.tasks.regularisers import Independent, Matrix
 from polyfed.algorithms.tasks.task_models import Index, TaskModels, finish
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Option, Request
-from polyfed.core.settings import STRICT, NotNegative
+from polyfed.core.settings import NotNegative, settings
 
 Theta = Annotated[float, Field(gt=0, lt=1)]
 
 
 @algorithms("mocha")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Mocha(TaskModels):
     """One linear model a node, tied by a learned Omega; nodes may do any part of their work, or none.
 
@@ -133,7 +132,7 @@ class Mocha(TaskModels):
 
 
 @algorithms("cocoa")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class CoCoA(Mocha):
     """MOCHA with one accuracy for all nodes and rounds: everybody waits for the slowest.
 
@@ -151,7 +150,7 @@ class CoCoA(Mocha):
 
 
 @algorithms("mb-sdca")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class MbSDCA(Mocha):
     """Minibatch SDCA: in a round each node takes `batch_size` coordinate steps from one w_t, scaled by beta / b.
 
@@ -175,7 +174,7 @@ class MbSDCA(Mocha):
 
 
 @algorithms("local")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class LocalModels(Mocha):
     """A linear model a node, each from its own rows only."""
 
@@ -183,7 +182,7 @@ class LocalModels(Mocha):
 
 
 @algorithms("global")
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class GlobalModel(Mocha):
     """One linear model for all nodes' rows together: all nodes share one task."""
 

@@ -24,10 +24,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from polyfed.core.errors import BadInput
-from polyfed.core.settings import STRICT, NotNegative, Positive
+from polyfed.core.settings import NotNegative, Positive, settings
 
 Matrix = NDArray[np.float64]
 
@@ -67,7 +66,7 @@ class Regulariser:
         return 0.0
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Independent(Regulariser):
     """lam |W|^2: every task for itself."""
 
@@ -78,7 +77,7 @@ class Independent(Regulariser):
         return np.eye(len(omega)) / (2 * self.lam)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Mean(Regulariser):
     """lam1 tr(W^T Omega W) + lam2 |W|^2, Omega = (I - 11^T / m)^2: tasks near their mean (11)."""
 
@@ -94,7 +93,7 @@ class Mean(Regulariser):
         return _half_inverse(self.lam1 * omega + self.lam2 * np.eye(len(omega)))
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Fixed(Regulariser):
     """lam1 tr(W^T Omega W) + lam2 |W|^2 with an Omega of your own, symmetric and not negative."""
 
@@ -116,7 +115,7 @@ class Fixed(Regulariser):
         return _half_inverse(self.lam1 * omega + self.lam2 * np.eye(len(omega)))
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Clustered(Regulariser):
     """lam tr(W^T (eta I + Omega)^-1 W), 0 <= Omega <= I, tr Omega = clusters: tasks in so many groups (12)."""
 
@@ -155,7 +154,7 @@ class Clustered(Regulariser):
         return q
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Probabilistic(Regulariser):
     """lam (|W|^2 / sigma^2 + tr(W^T Omega^-1 W)), tr Omega = 1: Omega is a covariance, signs and all (14).
 
@@ -184,7 +183,7 @@ class Probabilistic(Regulariser):
         return _symmetric((U * (root / root.sum())) @ U.T)
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class Graphical(Regulariser):
     """lam (|W|^2 / sigma^2 + tr(W^T Omega W) - d log|Omega|) + lam1 |W|_1 + lam2 |Omega|_1: a sparse precision (15).
 

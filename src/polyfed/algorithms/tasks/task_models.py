@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from polyfed.algorithms import Algorithm, State
@@ -27,12 +26,12 @@ from polyfed.core.errors import BadInput, NobodyAnswered
 from polyfed.core.fleet import Door, Stack
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
-from polyfed.core.settings import STRICT, NotNegative, Positive
+from polyfed.core.settings import NotNegative, Positive, settings
 
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@settings
 class TaskModels(Algorithm):
     """loss (labels -1 and 1, or 0 and 1 read as such), regulariser, and what the tasks are.
 

@@ -18,7 +18,7 @@ class Captured:
 
     def __init__(self, program: Callable[..., dict[str, Tensor]], arguments: Any, pool: Any) -> None:
         self._places = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, arguments)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # compile and choose kernels before the recording

@@ -41,12 +41,14 @@ class Stacked:
         bx = bx.to(self.problem.dtype) if bx.is_floating_point() else bx
 
         def outputs(x: Tensor) -> Outputs:
-            return functional_call(self.model, self.problem.split(x), (bx,))  # type: ignore[no-any-return]
+            called: Outputs = functional_call(self.model, self.problem.split(x), (bx,))
+            return called
 
         if self._recurrent:  # vmap has no rule for such a layer, but below a gradient, without cuDNN, it comes apart
             with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "There is a performance drop")  # on a CPU, with its own library
-                return vjp(outputs, x)[0]  # type: ignore[no-any-return]
+                called: Outputs = vjp(outputs, x)[0]
+                return called
         return outputs(x)
 
     def _mode(self, train: bool) -> None:
@@ -136,7 +138,7 @@ def _flat(batch: Batch) -> tuple[Tensor, ...]:
 
 
 def _call(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-    outs: tuple[Tensor, ...] = _Operator.apply(stacked, *tensors)  # type: ignore[no-untyped-call]
+    outs: tuple[Tensor, ...] = _Operator.apply(stacked, *tensors)  # type: ignore[no-untyped-call]  # torch has no types here
     return outs
 
 

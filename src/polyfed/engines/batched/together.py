@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -51,7 +51,8 @@ class Group:
 
     clients: list[int]
     places: list[int]
-    request: Request  # with all arrays that they have been sent
+    request: Request  # with all arrays that all of them have been sent
+    sent: list[Mapping[str, Tensor]]  # all that each of them has
     singly: bool
 
 
@@ -77,16 +78,17 @@ class Together:
 
     def groups(self, clients: Ids, request: Request) -> Iterator[Group]:
         """The clients of a request, cut where two neighbours cannot go together."""
-        sent = self.memory.recall(clients, request)
+        own = sent = self.memory.recall(clients, request)
         if works[request.work].measures:  # of everybody: what only the cohort has been sent should not matter
             different = list({id(past): past for past in sent}.values())
             common = {name: a for name, a in different[0].items() if all(past.get(name) is a for past in different)}
-            sent = sent if self._loops(request.work) else [common] * len(clients)
+            sent = [common] * len(clients)
         alone = self.layers.singly if not works[request.work].measures else frozenset()
         for (_, singly), run in groupby(range(len(clients)), key=lambda i: (id(sent[i]), clients[i] in alone)):
             places = list(run)
             merged = replace(request, shared=sent[places[0]])
-            yield Group([clients[i] for i in places], places, merged, singly or self._loops(request.work))
+            each = [own[i] for i in places]
+            yield Group([clients[i] for i in places], places, merged, each, singly or self._loops(request.work))
 
     def run(self, group: Group, start: int, chunk: int) -> tuple[Iterator[Stack], int]:
         """The work of a group from its client `start` on: a chunk of it, or all the rest one by one; and how far."""
@@ -126,8 +128,8 @@ class Together:
                 self.problem, self.federation, self.layers,
                 device=self.settings.device, on_device=arrays, tf32=self.settings.tf32,
             )  # fmt: skip
-        for client, place in zip(group.clients[which], group.places[which], strict=True):
-            job = self.memory.job(client, group.request.row(place))
+        for client, place, sent in zip(group.clients[which], group.places[which], group.sent[which], strict=True):
+            job = self.memory.job(client, replace(group.request.row(place), shared=sent))
             reply, state = self._runner(job)
             self.memory.keep(job, state)
             yield Stack.of(client, reply)

@@ -72,7 +72,7 @@ def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tupl
         return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad)
     images, many = x.transpose(0, 1).flatten(1, 2), d.transpose(0, 1).flatten(1, 2)
     shape = [len(x) * d.shape[2], x.shape[2], *kernel]
-    out = grad.conv2d_weight(images, shape, many, padding=pad, groups=len(x))  # type: ignore[no-untyped-call]
+    out = grad.conv2d_weight(images, shape, many, padding=pad, groups=len(x))  # type: ignore[no-untyped-call]  # torch has no types here
     return out.reshape(len(x), d.shape[2], *shape[1:]), d.sum((1, 3, 4))
 
 
