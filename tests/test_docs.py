@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
+
+from polyfed import FedCMOO, train
+from polyfed.core.registry import forget
+from polyfed.testing import check_engine
+from small import small_federation, small_problem
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,23 +44,37 @@ def test_the_readmes_experiment_runs() -> None:
     assert done.exit_code == 0, done.stderr
 
 
-def test_contributings_algorithm_can_be_added_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyfed import train
-    from small import small_federation, small_problem
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """All code of CONTRIBUTING.md as one module."""
+    folder = tmp_path_factory.mktemp("guide")
+    (folder / "doc_guide.py").write_text("\n\n".join(blocks("CONTRIBUTING.md", "python")))
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("doc_guide")
+    sys.path.remove(str(folder))
+    forget("doc_guide")
 
-    work, algorithm = blocks("CONTRIBUTING.md", "python")
-    if "doc_unit" not in sys.modules:
-        Path("doc_unit.py").write_text(work + "\n\n" + algorithm)
-        monkeypatch.syspath_prepend(".")
-    import doc_unit  # type: ignore[import-not-found]
 
+def test_contributings_algorithm_can_be_added_as_written(guide: ModuleType) -> None:
     models = {
-        train(small_problem(), small_federation(), doc_unit.Unit(), rounds=3, cohort=4, engine=engine).summary[
+        train(small_problem(), small_federation(), guide.Unit(), rounds=3, cohort=4, engine=engine).summary[
             "model_sha256"
         ]
         for engine in ("local", "wire")
     }
     assert len(models) == 1
+
+
+def test_contributings_other_guides_work_as_written(guide: ModuleType) -> None:
+    problem, federation = small_problem(), small_federation()
+    method = FedCMOO(compress=guide.First(keep=7), weighting=guide.Longest(share=0.8))
+    callbacks, layers = [guide.Until(objective="left", loss=0.9)], [guide.Clip(norm=0.5)]
+    result = train(problem, federation, method, rounds=30, engine="plain", callbacks=callbacks, layers=layers)
+    assert len(result.history) < 30
+    assert result.history[-1]["losses"]["left"] <= 0.9
+    assert max(result.history[-1]["weights"].values()) == pytest.approx(0.8)
+    assert len(guide.plane(seed=0, rows=10).x) == 10
+    check_engine(guide.Plain, exact=True)
 
 
 def test_the_tree_in_the_readme_exists() -> None:

@@ -84,8 +84,19 @@ def value_in_round(rate: Rate, t: int, fleet: Door) -> float:
 
 @settings
 class LocalTraining:
-    """How a client trains: lr (a number or a schedule), local_steps or local_epochs, batch_size (0 = full, or one
-    that grows)."""
+    """How a client trains.
+
+    Args:
+        lr: the clients' step size, a number or a schedule: {'start': 0.1, 'decay': 0.5, 'every': 10} or
+            {'beta': 1.0, 'gamma': 0.0, 'every': 1} for beta / (t + gamma).
+        local_steps: steps a round.
+        local_epochs: passes over a client's rows a round, in place of steps.
+        batch_size: rows of a step; 0 for all of a client's, or one that grows ({'start': 8, 'full': 100}).
+        optimizer: 'sgd' or 'adam'; what it remembers does not last from round to round.
+        momentum: of SGD.
+        weighting_by: what a client counts in a mean: 1 ('uniform') or its number of examples ('size', as in McMahan's
+            FedAvg).
+    """
 
     lr: Rate = 0.1
     local_steps: Count = 10

@@ -16,7 +16,7 @@ from polyfed.core.client import Client, State, all_finite
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index
 from polyfed.core.keys import client_key, common_key, key, permutation
-from polyfed.core.layer import Layers, Outgoing
+from polyfed.core.layer import Layer, Layers, Outgoing
 from polyfed.core.messages import DTYPES, Reply, Request
 from polyfed.core.problem import Batch, Outputs, Problem
 from polyfed.core.schema import weigh
@@ -201,23 +201,25 @@ def perform(
     for layer in reversed(active):  # the first listed is nearest the work
         client = layer.client(client)
     arrays, after = work(client, request, state)
-    fields = work.fields(request.options)
-    out = Outgoing(client, request, fields, arrays, (state if after is None else after) or {})
-    stages = [layer.stage for layer in active]
-    early = [layer for layer, stage in zip(active, stages, strict=True) if stage in ("guard", "aggregate")]
-    late = [layer for layer, stage in zip(active, stages, strict=True) if stage in ("quantise", "mask", "transport")]
-    for layer in (layer for layer in active if layer.stage == "attack"):
-        out.arrays = layer.reply(out)
+    out = Outgoing(client, request, work.fields(request.options), arrays, (state if after is None else after) or {})
+    _pass_through(active, ATTACKS, out)
     if finite:
         _check_finite(out.arrays)
-    for layer in early:
-        out.arrays = layer.reply(out)
+    _pass_through(active, GUARDS, out)
     if request.weighed:
-        out.arrays = weigh(out.arrays, fields)
-    out.arrays = {name: a for name, a in out.arrays.items() if fields[name].sent}
-    for layer in late:
-        out.arrays = layer.reply(out)
-    return out.arrays, out.state if any(layer.remembers for layer in active) else after
+        out.arrays = weigh(out.arrays, out.fields)
+    out.arrays = {name: a for name, a in out.arrays.items() if out.fields[name].sent}
+    _pass_through(active, TRAVEL, out)
+    return out.arrays, out.state if layers.remembers and not work.measures else after
+
+
+ATTACKS, GUARDS, TRAVEL = {"attack"}, {"guard", "aggregate"}, {"quantise", "mask", "transport"}
+
+
+def _pass_through(layers: Sequence[Layer], stages: set[str], out: Outgoing) -> None:
+    for layer in layers:
+        if layer.stage in stages:
+            out.arrays = layer.reply(out)
 
 
 def _check_finite(arrays: Mapping[str, Any]) -> None:

@@ -23,6 +23,11 @@ class Rows:
     """Which examples each client has: a stretch order[start : start + length] of one order, wrapping at its end.
 
     Stretches may overlap, so clients can share examples by reference.
+
+    Args:
+        order: row numbers.
+        start: where in the order each client's stretch begins.
+        length: how many rows each client has.
     """
 
     order: Index
@@ -59,10 +64,20 @@ class Rows:
 class Federation:
     """All clients' examples, each client's train, validation and test rows, and which objectives it holds.
 
-    x has one row per example; targets has, per objective, one row per example (the name '' serves every
-    objective). holds has, per objective, which clients have data for it (the 0/1 matrix A, by column); everybody
-    holds an objective it does not name. server: the rows of the server's own test data. prepare turns a raw batch
-    of x into what the model takes; augment then changes it at random, in training only, by a key.
+    `Federation.from_arrays` and `Federation.from_clients` are shorter ways to make one.
+
+    Args:
+        x: one row per example.
+        targets: for each objective, one row per example; the name '' serves every objective.
+        train: each client's training rows.
+        valid: each client's validation rows.
+        test: each client's test rows.
+        server: the rows of the server's own test data.
+        holds: for each objective, which clients have data for it (the 0/1 matrix A, by column); everybody holds an
+            objective that it does not name.
+        prepare: turns a raw batch of x into what the model takes; it may also load what x names.
+        augment: then changes it at random, in training only, by a key.
+        labels: the label of each row, where a picture of the split wants them.
     """
 
     x: Tensor
@@ -99,9 +114,15 @@ class Federation:
         test: tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]] | None = None,
         holds: Mapping[str, ArrayLike] | None = None,
     ) -> Federation:
-        """A federation over given arrays; clients: their row numbers, or how many (an i.i.d. split).
+        """A federation over given arrays.
 
-        test: arrays (x, targets) that the server evaluates on.
+        Args:
+            x: one row per example.
+            targets: one row per example; a dict of them by objective where there are several.
+            clients: their row numbers, one list each; or how many there are (an i.i.d. split).
+            seed: of that split.
+            test: arrays (x, targets) that the server evaluates on.
+            holds: for each objective, which clients have data for it.
         """
         from polyfed.core.keys import generator
 
@@ -129,7 +150,12 @@ class Federation:
         *,
         test: tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]] | None = None,
     ) -> Federation:
-        """A federation of one (x, targets) per client; a client holds the objectives it has targets for."""
+        """A federation of one (x, targets) per client; a client holds the objectives it has targets for.
+
+        Args:
+            clients: each client's arrays.
+            test: arrays (x, targets) that the server evaluates on.
+        """
         parts = [(_tensor(x), _named(targets)) for x, targets in clients]
         names = list(dict.fromkeys(name for _, targets in parts for name in targets))
         like = {name: next(t[name] for _, t in parts if name in t) for name in names}

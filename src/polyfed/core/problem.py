@@ -61,8 +61,11 @@ LOSSES: dict[str, tuple[PerExample, dict[str, PerExample]]] = {
 class Objective:
     """A name, a loss, and the metrics people report for it; each gives one value per example.
 
-    loss is 'cross-entropy', 'binary' or 'squared', which bring their metric along, or a function of
-    (output, target) that returns a vector with one entry per example, so that padding can be masked.
+    Args:
+        name: what outputs, targets and figures call it.
+        loss: 'cross-entropy', 'binary' or 'squared', which bring their metric along; or a function of (output, target)
+            that returns a vector with one entry per example, so that padding can be masked.
+        metrics: functions like a loss, by name; those of a named loss if not given.
     """
 
     name: str
@@ -101,6 +104,11 @@ class Problem:
     likewise. Its parameters in order are the vector x; its float buffers (BatchNorm's statistics) are a second
     vector that travels beside it. If it has a `heads` attribute, an `nn.ModuleDict` keyed by objective, the
     parameters under it are those objectives' own; the rest are shared.
+
+    Args:
+        model: the module.
+        objectives: what it is judged by.
+        dtype: the type it is trained in, torch.float32 or torch.float64.
     """
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective], dtype: torch.dtype = torch.float32) -> None:

@@ -25,7 +25,7 @@ Work that remembers something between rounds names how to begin, and takes and r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -73,6 +73,7 @@ class Work:
     state: Callable[[Any], State] | None = None
     measures: bool = False
     numbers: tuple[str, ...] = ()
+    _last: list[tuple[Options, Any, Fields] | None] = field(default_factory=lambda: [None], repr=False, compare=False)
 
     @property
     def help(self) -> str:
@@ -88,7 +89,20 @@ class Work:
 
     def parse(self, options: Options) -> Any:
         """The options as the work sees them; numbers may be tensors, so that types are not looked at."""
-        return self.options(**options)
+        return self._read(options)[1]
+
+    def fields(self, options: Options) -> Fields:
+        """The schema of a reply to a request with these options."""
+        return self._read(options)[2]
+
+    def _read(self, options: Options) -> tuple[Options, Any, Fields]:
+        """What was read last is kept: all clients of a request have the same options."""
+        last = self._last[0]
+        if last is None or last[0] is not options:
+            parsed = self.options(**options)
+            given = self.reply(parsed) if callable(self.reply) else self.reply
+            self._last[0] = last = (options, parsed, {name: Field.of(field) for name, field in given.items()})
+        return last
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -107,11 +121,6 @@ class Work:
         """The options that are whole numbers: letters that a schema may be written in."""
         parsed = self.parse(options)
         return {f.name: v for f in fields(self.options) if isinstance(v := getattr(parsed, f.name), int)}
-
-    def fields(self, options: Options) -> Fields:
-        """The schema of a reply to a request with these options."""
-        given = self.reply(self.parse(options)) if callable(self.reply) else self.reply
-        return {name: Field.of(field) for name, field in given.items()}
 
 
 works: Registry[Work] = Registry("work", "polyfed.work", own=False)

@@ -19,10 +19,15 @@ from polyfed.core.registry import Registry
 class Dataset:
     """Examples, the objectives people train on them, and what clients can be made from.
 
-    The first `train` rows are for the clients, the rest are the server's test data (None: all for the clients).
-    labels is what label-skewed partitions go by (a composite label where there are several objectives); keys are
-    natural owners of rows (user, sensor, ...), one number per row. prepare turns a raw batch of x into the model's
-    input, so that x can stay in the small type it is stored in. optimum, where it is known, is the minimiser.
+    Args:
+        x: one row per example.
+        targets: for each objective, one row per example.
+        objectives: what is trained.
+        train: the first so many rows are for the clients, the rest are the server's test data; None: all are the
+            clients'.
+        labels: what label-skewed partitions go by (a composite label where there are several objectives).
+        keys: natural owners of rows (user, sensor, ...), one number per row.
+        prepare: turns a raw batch of x into the model's input, so that x can stay in the small type it is stored in.
     """
 
     x: NDArray[Any]

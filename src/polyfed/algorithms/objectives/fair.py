@@ -23,7 +23,11 @@ class QFedAvg(Scalarised, LocalTraining):
     """Clients with a higher loss count more, by the power q; q = 0 is FedAvg.
 
     x <- x - sum_i Delta_i / sum_i h_i with Delta_i = F_i^q Dw_i, h_i = q F_i^(q-1) |Dw_i|^2 + L F_i^q and
-    Dw_i = L (x - x_i), F_i the client's mean loss at x, L the Lipschitz estimate, 1 / eta_c unless given.
+    Dw_i = L (x - x_i), F_i the client's mean loss at x.
+
+    Args:
+        q: the power.
+        L: the Lipschitz estimate, 1 / lr unless given.
     """
 
     q: NotNegative = 1.0
@@ -51,6 +55,11 @@ class AFL(Scalarised):
 
     x <- x - gamma_w sum_i lambda_i grad f_i(x), lambda <- proj_simplex(lambda + gamma_l F(x)), both at the same x.
     Where only some clients are asked, lambda is renormalised over them for the step and moves for them alone.
+
+    Args:
+        lr: gamma_w, the step size in x.
+        lambda_lr: gamma_l, the step size in the clients' weights.
+        batch_size: rows of a gradient; 0 for all of a client's.
     """
 
     lr: Rate = 0.1

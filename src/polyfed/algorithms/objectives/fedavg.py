@@ -45,7 +45,14 @@ Radius = Annotated[float, Field(ge=0, le=1)]
 @algorithms("fedavg")
 @settings
 class FedAvg(Scalarised, LocalTraining):
-    """Averages the clients' local updates; several objectives are summed under fixed `weights`."""
+    """Averages the clients' local updates; several objectives are summed under fixed `weights`.
+
+    Args:
+        server_lr: eta_t, the server's step size, a number or a schedule.
+        normalise: whether updates are brought to length one first.
+        eps: how far the clients' weights may move from the mean's towards the min-norm point; 0 for the mean.
+        mu: the strength of the proximal term at the clients.
+    """
 
     server_lr: Rate = 1.0
     normalise: bool = False

@@ -48,17 +48,26 @@ from polyfed.weights import preference, psd
 class FedCMOO(Gramian):
     """Weights from compressed Jacobians first, then local steps on the weighted objective: one model's upload.
 
-    compress is a name, a table with a name and settings, or a `Compressor`; width and budget are settings for a name.
+    Args:
+        compress: how a client's Jacobian is compressed: a name, a dict with a name and settings, or a
+            `polyfed.Compressor`.
+        width: numbers an objective, for compress = 'sketch'; 256 where the model has them.
+        budget: upload in models, for 'rand-svd', 'top-k' and 'random-mask'; 1 if not given.
+        ways: 1; or 2: the server sends the compressed sum back, and clients correct G.
+        gram: G of the 'cohort', or of 'two-sets' of further clients (Algorithm 10).
+        exchanges: 2 a round; or 1: weights of the last round, Jacobians sent along with updates.
+        ema: with one exchange, how much of the last weights is kept.
+        gram_error: whether to ask for exact Jacobians as well, and log how far G is from theirs.
     """
 
     compress: str | Mapping[str, Any] | Compressor = "sketch"
-    width: Annotated[int, Field(ge=1)] | None = None  # numbers an objective, for sketch; 256 where the model has them
-    budget: Positive | None = None  # upload in models, for rand-svd, top-k and random-mask; 1 if not given
-    ways: Literal[1, 2] = 1  # 2: the server sends the compressed sum back, and clients correct G
-    gram: Literal["cohort", "two-sets"] = "cohort"  # two-sets: Algorithm 10, two further client sets for G
+    width: Annotated[int, Field(ge=1)] | None = None
+    budget: Positive | None = None
+    ways: Literal[1, 2] = 1
+    gram: Literal["cohort", "two-sets"] = "cohort"
     exchanges: Literal[1, 2] = 2
-    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0  # with one exchange: how much of the last weights is kept
-    gram_error: bool = False  # also ask for the exact Jacobian, and log how far G is from it
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gram_error: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,12 +210,19 @@ class FedCMOO(Gramian):
 @algorithms("fedcmoo-pref")
 @settings
 class FedCMOOPref(FedCMOO):
-    """FedCMOO that ends where r_1 F_1 = ... = r_M F_M, for a preference r."""
+    """FedCMOO that ends where r_1 F_1 = ... = r_M F_M, for a preference r.
 
-    preference: Mapping[str, float] = Field(default_factory=dict)  # r by objective; none given: all 1
+    Args:
+        preference: r, by objective; all 1 if none is given.
+        band: objectives with r_k F_k of at least this part of the largest count among the largest.
+        threshold: the unevenness below which all objectives descend.
+        min_weight: share of the weights that is spread evenly; 0 for none.
+    """
+
+    preference: Mapping[str, float] = Field(default_factory=dict)
     band: Annotated[float, Field(gt=0, le=1)] = 1.0
     threshold: Positive = 0.01
-    min_weight: Annotated[float, Field(ge=0, lt=1)] = 0.2  # share of the weights that is spread evenly; 0 for none
+    min_weight: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
     def check(self, problem: Problem, clients: int) -> None:
         """Refuse a preference that is not about the problem's objectives."""

@@ -33,12 +33,19 @@ from polyfed.core.settings import NotNegative, settings
 @algorithms("fsmgda")
 @settings
 class FSMGDA(Gramian):
-    """Local steps for every objective apart, then the common descent direction of the mean updates."""
+    """Local steps for every objective apart, then the common descent direction of the mean updates.
+
+    Args:
+        upload: 'full', M updates a client; or 'combined', their sketches and then one vector.
+        width: of the sketches, 256 where the model has them; 0 sends the updates whole.
+        output: the 'last' iterate, or that of a 'random' round, as the strongly convex theorem has it.
+        convexity: mu, of the random round's distribution; 0 for all rounds alike.
+    """
 
     upload: Literal["full", "combined"] = "full"
-    width: Annotated[int, Field(ge=0)] | None = None  # of the sketches, when combined; 0 sends the updates whole
+    width: Annotated[int, Field(ge=0)] | None = None
     output: Literal["last", "random"] = "last"
-    convexity: NotNegative = 0.0  # mu, with output = "random"; 0: all rounds alike
+    convexity: NotNegative = 0.0
 
     def check(self, problem: Problem, clients: int) -> None:
         """Refuse a sketch that is wider than what it sketches."""

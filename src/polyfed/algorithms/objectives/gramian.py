@@ -32,11 +32,14 @@ class WeightingResult(NamedTuple):
 
 @settings
 class Gramian(LocalTraining, Algorithm):
-    """weighting: from G to weights; gram_over: G of 'all' parameters or of those that are 'shared'.
+    """Weights from a Gram matrix G of the objectives' gradients or updates.
 
-    weighting is a name, a table with a name and settings, or a `Weighting`; weighting_options are settings for a name.
-    gram_over is 'shared' by default: each head has gradients of its own objective only, so that heads add a diagonal to
-    G and say nothing of conflict. A model that names no heads is all shared.
+    Args:
+        server_lr: the server's step size, a number or a schedule.
+        weighting: from G to weights: a name, a dict with a name and settings, or a `polyfed.Weighting`.
+        weighting_options: settings of a weighting that is given by its name.
+        gram_over: G of 'all' parameters, or of those that are 'shared': each head has gradients of its own objective
+            only, so that heads add a diagonal to G and say nothing of conflict. A model without heads is all shared.
     """
 
     server_lr: Rate = 1.0

@@ -20,7 +20,11 @@ from polyfed.core.settings import NotNegative, settings
 
 @settings
 class Scalarised(Algorithm):
-    """Several objectives summed under fixed `weights`: one each by its name, or 1 for all."""
+    """Several objectives summed under fixed weights.
+
+    Args:
+        weights: an objective's weight by its name; all alike if none are given.
+    """
 
     weights: Mapping[str, NotNegative] = field(default_factory=dict)
 

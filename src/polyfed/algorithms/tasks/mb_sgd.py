@@ -27,7 +27,12 @@ from polyfed.core.settings import settings
 @algorithms("mb-sgd")
 @settings
 class MbSGD(TaskModels):
-    """Minibatch SGD over the nodes' tasks, Omega as it starts."""
+    """Minibatch SGD over the nodes' tasks, Omega as it starts.
+
+    Args:
+        lr: eta_h, the step size, a number or a schedule.
+        batch_size: b, rows of a node's minibatch.
+    """
 
     lr: Rate = 0.01
     batch_size: Annotated[int, Field(ge=1)] = 32

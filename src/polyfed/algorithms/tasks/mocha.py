@@ -48,9 +48,14 @@ Theta = Annotated[float, Field(gt=0, lt=1)]
 class Mocha(TaskModels):
     """One linear model a node, tied by a learned Omega; nodes may do any part of their work, or none.
 
-    epochs or steps: a node's budget of coordinate steps in a round, in passes over its rows or as one number for all.
-    omega_every: rounds between Omega steps (0: never). average_from: use the mean of the dual iterates after so many
-    rounds (Theorem 2, for losses that are not smooth). measure_theta: report Definition 1's theta of every node.
+    Args:
+        epochs: a node's budget of coordinate steps in a round, in passes over its rows.
+        steps: the same as one number for all nodes, in place of epochs.
+        gamma: the part of its step that each node's dual takes.
+        per_task_sigma: each task with its own sigma' (Remark 5).
+        omega_every: rounds between Omega steps; 0 for never.
+        average_from: use the mean of the dual iterates after so many rounds (Theorem 2, where losses are not smooth).
+        measure_theta: report Definition 1's theta of every node.
     """
 
     epochs: NotNegative = 1.0
@@ -138,6 +143,9 @@ class CoCoA(Mocha):
 
     theta is Definition 1's, made sure of by the subproblem's duality gap after every pass over a node's rows.
     Ma, Smith, Jaggi, Jordan, Richtarik, Takac, "Adding vs. Averaging", 2015, for problem (1).
+
+    Args:
+        theta: the accuracy.
     """
 
     theta: Theta = 0.5
@@ -154,8 +162,12 @@ class CoCoA(Mocha):
 class MbSDCA(Mocha):
     """Minibatch SDCA: in a round each node takes `batch_size` coordinate steps from one w_t, scaled by beta / b.
 
-    beta is between 1 (always safe) and the batch size. Shalev-Shwartz and Zhang 2013; Takac et al. 2013; the paper's
-    Appendix E.3. Nodes' steps add up as in MOCHA, so sigma' stands in the coordinate steps here, too.
+    Shalev-Shwartz and Zhang 2013; Takac et al. 2013; the paper's Appendix E.3. Nodes' steps add up as in MOCHA, so
+    sigma' stands in the coordinate steps here, too.
+
+    Args:
+        batch_size: b, rows of a node's minibatch.
+        beta: between 1 (always safe) and the batch size.
     """
 
     batch_size: Annotated[int, Field(ge=1)] = 32

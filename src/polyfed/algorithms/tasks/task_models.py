@@ -33,11 +33,17 @@ Index = NDArray[np.int64]
 
 @settings
 class TaskModels(Algorithm):
-    """loss (labels -1 and 1, or 0 and 1 read as such), regulariser, and what the tasks are.
+    """One linear model a task, tied by a regulariser.
 
-    tasks: the task of every node, in order (default: each its own). standardise: features with mean 0 and variance 1
-    over all nodes' rows, from one sum in the first round; without a bias they are only scaled. stop_gap: the run ends
-    when an evaluation finds a duality gap of at most this part of the primal value.
+    Args:
+        loss: 'hinge', 'smoothed-hinge', 'logistic' (labels -1 and 1, or 0 and 1 read as such) or 'squared'.
+        smoothing: of the smoothed hinge.
+        loss_scale: 'sum' over a task's rows, or their 'mean'.
+        regulariser: how tasks are tied, a dict with a name and settings.
+        tasks: the task of every node, in order; each its own if not given.
+        standardise: features with mean 0 and variance 1 over all nodes' rows, from one sum in the first round; without
+            a bias they are only scaled.
+        stop_gap: the run ends when an evaluation finds a duality gap of at most this part of the primal value.
     """
 
     loss: Literal["hinge", "smoothed-hinge", "logistic", "squared"] = "hinge"
