@@ -19,11 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyfed import Federation, Objective, Problem, Rows, Wrappers
-from polyfed.core.fleet import Door, Metered
+from polyfed import Federation, Objective, Problem, Rows
+from polyfed.core.fleet import Door
 from polyfed.core.keys import generator
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.engines.local import Local
+from polyfed.run.plan import one_part
+from polyfed.testing import open_door
 
 BATCH, STEPS = 128, 10
 
@@ -86,8 +89,8 @@ def round_of(fleet: Door, problem: Problem) -> Callable[[], object]:
 
 
 def door(problem: Problem, federation: Federation, workers: int = 1) -> tuple[Local, Door]:
-    engine = Local(problem, federation, Wrappers(), workers=workers)
-    return engine, Door(Metered(engine), problem, seed=0, cohort=10)
+    engine = Local(one_part(problem, federation), Layers(), workers=workers)
+    return engine, open_door(problem, federation, engine, cohort=10)
 
 
 def alternate(one: Callable[[], object], other: Callable[[], object], times: int) -> tuple[float, float]:

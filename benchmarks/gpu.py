@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyfed import Federation, Objective, Problem, Rows, Wrappers
+from polyfed import Federation, Objective, Problem, Rows
 from polyfed.algorithms import algorithms
-from polyfed.core.fleet import Door
+from polyfed.core.engine import Engine
+from polyfed.core.layer import Layers
 from polyfed.data import Dataset
 from polyfed.engines.batched import Batched
 from polyfed.models import models
+from polyfed.run.plan import one_part
+from polyfed.testing import open_door
 
 FOUND: list[dict[str, Any]] = []
 
@@ -64,8 +67,8 @@ def milliseconds(run: Callable[[int], object], times: int, warm: int = 3) -> flo
     return 1e3 * statistics.median(seconds[warm:])
 
 
-def rounds(engine: Any, p: Problem, clients: int, name: str = "fedavg", **settings: Any) -> Callable[[int], None]:
-    door = Door(engine, p, seed=0, cohort=clients)
+def rounds(engine: Engine, p: Problem, clients: int, name: str = "fedavg", **settings: Any) -> Callable[[int], None]:
+    door = open_door(p, engine.parts[""].federation, engine, cohort=clients)
     algorithm = algorithms[name](lr=0.1, local_steps=10, batch_size=128, **settings)
     state = algorithm.init(p)
 
@@ -83,7 +86,7 @@ def speed(sizes: list[int]) -> None:
         f = federation(clients)
         times = 20 if clients <= 100 else 5
         for tf32 in (True, False):
-            engine = Batched(p, f, Wrappers(), tf32=tf32)
+            engine = Batched(one_part(p, f), Layers(), tf32=tf32)
             start = time.perf_counter()
             one = rounds(engine, p, clients)
             one(1)
@@ -101,7 +104,7 @@ def speed(sizes: list[int]) -> None:
 def profile(clients: int = 100) -> None:
     """Which kernels a round's time goes to."""
     p = problem()
-    one = rounds(Batched(p, federation(clients), Wrappers(), tf32=True), p, clients)
+    one = rounds(Batched(one_part(p, federation(clients)), Layers(), tf32=True), p, clients)
     for t in range(3):
         one(t + 1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
@@ -213,7 +216,7 @@ def floors() -> None:
 
 def huge() -> None:
     p, clients = problem(), 10_000
-    engine = Batched(p, federation(clients), Wrappers(), tf32=True)
+    engine = Batched(one_part(p, federation(clients)), Layers(), tf32=True)
     torch.cuda.reset_peak_memory_stats()
     ms = milliseconds(rounds(engine, p, clients), 1, 1)
     say(part="10,000 clients", ms=ms, peak_gb=torch.cuda.max_memory_allocated() / 1e9)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,23 +72,25 @@ def main() -> None:
     best = min_norm(exact)
     print(f"ResNet-18, {d:,} shared parameters, {M} objectives, {CLIENTS} clients, on {device}")
     print(f"{'compressor':14} {'upload / model':>14} {'Gram error':>10} {'direction':>10} {'seconds':>8}")
-    rows = [("exact", 0, 1.0), *(("sketch", w, 1.0) for w in (256, 1024, 4096, d // M)), ("rand-svd", 0, 1.0),
-            ("top-k", 0, 1.0), ("random-mask", 0, 1.0), ("client-grams", 0, 1.0)]  # fmt: skip
-    for name, width, budget in rows:
-        compressor = compressors[name]
-        options = {**compressor.options(M, d, width or 1, budget), "rows": M}
+    rows: list[tuple[str, dict[str, Any]]] = [
+        ("exact", {}), *(("sketch", {"width": w}) for w in (256, 1024, 4096, d // M)), ("rand-svd", {"budget": 1.0}),
+        ("top-k", {"budget": 1.0}), ("random-mask", {"budget": 1.0}), ("client-grams", {}),
+    ]  # fmt: skip
+    for name, settings in rows:
+        compressor = compressors[name](**settings)
+        compressor.reply(M, d)  # refuses what does not fit
         start, total, upload = time.perf_counter(), None, 0
         for i, h in enumerate(H):
-            sent = compressor.encode(h, options, (7, 100 + i))
+            sent = compressor.encode(h, (7, 100 + i))
             upload = sum(a.numel() * a.element_size() for a in sent.values())
-            lifted = compressor.lift({n: a.unsqueeze(0) for n, a in sent.items()}, options, [(7, 100 + i)], d)[0]
+            lifted = compressor.lift({n: a.unsqueeze(0) for n, a in sent.items()}, [(7, 100 + i)], M, d)[0]
             total = lifted if total is None else total + lifted
         assert total is not None
         gram = compressor.gram(total, torch.full((M,), float(CLIENTS), device=total.device)).cpu().numpy()
         seconds = (time.perf_counter() - start) / CLIENTS
         w = min_norm(gram)
         longer = np.sqrt((w @ exact @ w) / (best @ exact @ best)) - 1
-        label = f"{name} {width}" if width else name
+        label = f"{name} {settings['width']}" if "width" in settings else name
         error = nrmse(exact, gram)
         print(f"{label:14} {upload / (4 * d):>13.2%} {error:>10.2%} {longer:>10.2%} {seconds:>8.3f}", flush=True)
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,15 @@ import torch
 from torch import nn
 
 import testbed
-from polyfed import FedAvg, Federation, MultiModel, Objective, Problem, Wrappers
+from polyfed import FedAvg, Federation, MultiModel, Objective, Problem
 from polyfed.algorithms.base import InverseDecay
-from polyfed.core.fleet import Door, Metered
+from polyfed.algorithms.models.multimodel import MultiModelRound
+from polyfed.core.fleet import Clock, Door, Metered, PartView
+from polyfed.core.layer import Layers
+from polyfed.core.part import Part
 from polyfed.engines.local import Local
-from polyfed.run.doors import Doors, Engines
+from polyfed.run.loop import open_doors
+from polyfed.run.plan import Plan
 
 NAMES = ("mfa-rand", "mfa-rr")
 RATES = {"constant": testbed.constant, "decaying": testbed.decaying}
@@ -74,9 +79,9 @@ def gain(seeds: int, figures: Path | None, gap: float = -2.5) -> None:
 def rate(frames: int = 1000) -> None:
     """Theorem 2: the slope of log distance over log time for MFA-RR with a decaying step."""
     shape, gamma, M = (6, 1, 0.5), 20.0, 2
-    step = InverseDecay(beta=4.0, gamma=gamma, every=M).at
+    decay = InverseDecay(beta=4.0, gamma=gamma, every=M)
     for name in NAMES:
-        found = testbed.excess(name, M, M * frames, step, 5, 0, shape=shape)[M - 1 :: M].mean(1)
+        found = testbed.excess(name, M, M * frames, lambda t: decay.value(t, M), 5, 0, shape=shape)[M - 1 :: M].mean(1)
         late = np.arange(frames // 4, frames)
         slope = np.polyfit(np.log(late + 1 + gamma), np.log(found[late]) / 2, 1)[0]
         print(f"slope of log |w - w*| over log t, mu = 0.5, {frames} frames, {name}: {slope:.3f}", flush=True)
@@ -97,28 +102,33 @@ def overhead(M: int, workers: int, times: int, clients: int = 24) -> None:
     federation = Federation.from_arrays(x, {"digit": y}, clients=clients)
     method = FedAvg(lr=0.1, local_steps=10, batch_size=32)
     many = MultiModel({f"m{j}": (network(), method) for j in range(M)})
-    parts = {name: (problem, federation) for name, (problem, _) in many.models.items()}
-    apart = Local.for_models(parts, Wrappers(), workers=workers)
-    doors = [Door(Metered(engine), many.models[m][0], seed=0, cohort=clients // M) for m, engine in apart.items()]
-    for door, name in zip(doors, many.models, strict=True):
-        door.inner = Named(door.inner, name)
-    engines = Engines(Local.for_models(parts, Wrappers(), workers=workers), many.problem.names)
-    data = dict.fromkeys(many.models, federation)
-    together = Doors(Metered(engines), many.problem, data, many.assign, lambda f: f, seed=0, cohort=clients, rounds=1)
-    start = many.init(many.problem)
+    parts = {name: Part(problem, federation, method) for name, (problem, _) in many.models.items()}
+    start = {name: method.init(part.problem) for name, part in parts.items()}
+    apart = Local(parts, Layers(), workers=workers)
+    alone = {name: single_door(apart, name, clients // M) for name in parts}
+    plan = Plan(
+        name="cost", title=many.name, engine_name="local", parts=parts, engine=partial(Local, workers=workers),
+        rounds=1, seed=0, cohort=clients, schedule=many,
+    )  # fmt: skip
+    engine = plan.engine(plan.parts, plan.layers)
+    doors, pool = open_doors(plan, engine, Metered(engine))
+    assert pool is not None
+    together = MultiModelRound(plan.methods(), doors, pool)
 
     def singles(t: int) -> None:
-        for door, state in zip(doors, start["models"].values(), strict=True):
+        for name, door in alone.items():
             door.begin(t)
-            method.round(t, state, door)
+            method.round(t, start[name], door)
 
     def all_at_once(t: int) -> None:
-        together.begin(t)
-        many.round(t, start, together)
+        for door in doors.values():
+            door.begin(t)
+        together(t, start)
 
     one, other = alternate(singles, all_at_once, times)
-    engines.close()
-    next(iter(apart.values())).close()
+    together.close()
+    engine.close()
+    apart.close()
     print(
         f"M = {M:2}, {workers} worker{'s' * (workers > 1)}: {M} single-model rounds {1e3 * one:6.1f} ms, "
         f"one of {M} models {1e3 * other:6.1f} ms, ratio {other / one:.3f} (at most 1.05)",
@@ -126,17 +136,10 @@ def overhead(M: int, workers: int, times: int, clients: int = 24) -> None:
     )
 
 
-class Named(Metered):
-    """A model's name on requests, which engines that share processes go by."""
-
-    def __init__(self, inner: Any, name: str) -> None:
-        super().__init__(inner)
-        self.name = name
-
-    def ask(self, clients: Any, request: Any) -> Any:
-        from dataclasses import replace
-
-        return self.inner.ask(clients, replace(request, model=self.name))
+def single_door(engine: Local, name: str, cohort: int) -> Door:
+    """A door to one model's clients, whose cohort is drawn for it alone."""
+    view = PartView(Metered(engine), name, engine.population[name], Clock(0))
+    return Door(view, engine.parts[name].problem, cohort=cohort)
 
 
 def alternate(one: Callable[[int], None], other: Callable[[int], None], times: int) -> tuple[float, float]:

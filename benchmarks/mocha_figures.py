@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from polyfed.experiment.building import override, plan, read
+from polyfed.experiment.building import plan
+from polyfed.experiment.reading import override, read
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
 

@@ -31,7 +31,7 @@ def problem(n: int = N, p: int = P, mu: float = MU) -> tuple[Array, Array, Array
 
 
 def groups(schedule: str, t: int, M: int, seed: int, n: int) -> Groups:
-    """As `many.fleet.Doors` draws them, with every client in the cohort."""
+    """As `ClientPool` draws them, with every client in the cohort."""
     everyone = list(range(n))
     return schedules[schedule](t, M, lambda of: split(everyone, M, generator(seed, "cohort", of, "groups")))
 
