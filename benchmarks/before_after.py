@@ -85,7 +85,8 @@ def child(kind: str) -> float:
 
 def measured(kind: str, src: Path) -> float:
     """One process's figure, in milliseconds."""
-    environment = {**os.environ, "PYTHONPATH": str(src), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, [str(src), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     commands = {"import": ["-c", "import polyfed"], "help": ["-m", "polyfed", "--help"]}
     if kind in commands:
         start = time.perf_counter()

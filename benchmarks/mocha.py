@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.svm import LinearSVC
 
-from polyfed.tasks import Mocha
+from polyfed.tasks import MochaEstimator
 from polyfed.work.linear.examples import as_examples
 from polyfed.work.linear.losses import find
 
@@ -61,8 +61,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 def versus(noise: float, lam: float, times: int = 5) -> None:
     Xs, ys = tasks(30, 300, 561, noise)
-    ours = Mocha(regulariser="independent", lam=lam, intercept=False, tol=GAP, epochs=10)
-    exact = Mocha(regulariser="independent", lam=lam, intercept=False, tol=1e-8, epochs=50).fit(Xs, ys)
+    ours = MochaEstimator(regulariser="independent", lam=lam, intercept=False, tol=GAP, epochs=10)
+    exact = MochaEstimator(regulariser="independent", lam=lam, intercept=False, tol=1e-8, epochs=50).fit(Xs, ys)
     tol = loosest(Xs, ys, lam, exact.dual_)
     mine, theirs, default = [], [], []
     for _ in range(times + 1):  # in turns, so that the machine's load falls on all

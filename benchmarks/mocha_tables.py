@@ -25,7 +25,7 @@ from polyfed.core.federation import Rows
 from polyfed.core.keys import generator
 from polyfed.data import datasets
 from polyfed.data.build import skewed
-from polyfed.tasks import Mocha, MochaCV
+from polyfed.tasks import MochaCV, MochaEstimator
 
 Arrays = list[NDArray[Any]]
 GRID = tuple(10.0**k for k in range(-3, 4))
@@ -77,10 +77,10 @@ def cut(Xs: Arrays, ys: Arrays, seed: int, share: float) -> tuple[Arrays, Arrays
     return of(Xs, train), of(ys, train), of(Xs, test), of(ys, test)
 
 
-def fit(kind: str, case: Case, Xs: Arrays, ys: Arrays, seed: int) -> Mocha:
+def fit(kind: str, case: Case, Xs: Arrays, ys: Arrays, seed: int) -> MochaEstimator:
     """The model of a kind, its strength chosen by cross-validation."""
     structure = {"clusters": min(case.clusters, len(Xs)), "eta": 0.1} if kind == "mtl" else None
-    model = Mocha(
+    model = MochaEstimator(
         loss=case.loss, regulariser="clustered" if kind == "mtl" else "independent", structure=structure,
         intercept=not case.plain, standardise=not case.plain, seed=seed, **QUICK,
     )  # fmt: skip

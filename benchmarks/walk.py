@@ -1,8 +1,8 @@
 """The way of a round through the code: files visited and switches between files, `python benchmarks/walk.py`.
 
-A round of FedCMOO (two exchanges) over two clients on the engine `local`, and a round of two models. Every call and return
-inside the package is an event; a switch is an event in another file than the last one's. Evaluation, logging and
-checkpoints are part of a round here.
+A round of FedCMOO (two exchanges) over two clients on the engine `local`, and a round of two models. Every call and
+return inside the package is an event; a switch is an event in another file than the last one's. Evaluation, logging
+and checkpoints are part of a round here.
 """
 
 from __future__ import annotations

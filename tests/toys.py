@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polyfed import Engine, Layer
-from polyfed.core.client import GradientClient, RowClient, State
+from polyfed.core.client import ClientState, GradientClient, RowClient
 from polyfed.core.fleet import Door
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
@@ -52,10 +52,10 @@ def toy_echo(client: RowClient, request: Request) -> Arrays:
 
 
 @work("toy-save", reply={"saved": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
-def toy_save(client: RowClient, request: Request, state: State) -> tuple[Arrays, State]:
+def toy_save(client: RowClient, request: Request, state: ClientState) -> tuple[Arrays, ClientState]:
     return {"saved": request["amount"]}, {"total": state["total"] + request["amount"]}
 
 
 @work("toy-balance", reply={"total": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
-def toy_balance(client: RowClient, request: Request, state: State) -> tuple[Arrays, State]:
+def toy_balance(client: RowClient, request: Request, state: ClientState) -> tuple[Arrays, ClientState]:
     return {"total": state["total"]}, state

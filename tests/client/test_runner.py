@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from polyfed import FedAvg, Objective, Problem, train
 from polyfed.client.runner import ClientRunner
 from polyfed.core.client import RowClient
+from polyfed.core.errors import NobodyAnswered
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.work import Arrays, work
@@ -89,7 +90,7 @@ def test_a_buffer_that_a_forward_replaces_reaches_the_server() -> None:
     assert result.model.mean.abs().sum() > 0
 
 
-@work("half-precision-at-one", reply={"v": ""}, needs="rows")
+@work("toy-half-at-one", reply={"v": ""}, needs="rows")
 def half(client: RowClient, request: Request) -> Arrays:
     return {"v": torch.zeros((), dtype=torch.float16) if client.id == 1 else torch.zeros(())}
 
@@ -98,13 +99,13 @@ def half(client: RowClient, request: Request) -> Arrays:
 def test_a_reply_of_a_type_that_cannot_travel_drops_its_client_only(name: str, settings: dict[str, Any]) -> None:
     fleet = door(name, **settings)
     fleet.begin(1)
-    answered = [c for s in fleet.ask([0, 1, 2], Request("half-precision-at-one")) for c in s.clients]
+    answered = [c for s in fleet.ask([0, 1, 2], Request("toy-half-at-one")) for c in s.clients]
     assert answered == [0, 2]
     assert "torch.float16" in fleet.failures[0][1]
     engine_of(fleet).close()
 
 
-@work("misnamed", reply={"v": ""}, needs="rows")
+@work("toy-misnamed", reply={"v": ""}, needs="rows")
 def misnamed(client: RowClient, request: Request) -> Arrays:
     return {"w": 0.0}
 
@@ -112,5 +113,5 @@ def misnamed(client: RowClient, request: Request) -> Arrays:
 def test_a_reply_of_another_name_says_what_it_should_hold(engine: str) -> None:
     fleet = door(engine)
     fleet.begin(1)
-    with pytest.raises(Exception, match=r"the reply should hold \['v'\]; found \['w'\]"):
-        list(fleet.ask([0], Request("misnamed")))
+    with pytest.raises(NobodyAnswered, match=r"the reply should hold \['v'\]; found \['w'\]"):
+        list(fleet.ask([0], Request("toy-misnamed")))

@@ -47,7 +47,10 @@ def test_an_even_split_covers_every_row_once() -> None:
     ("make", "why"),
     [
         (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(2), clients=1), "one row per example"),
-        (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=5), "at most the number of rows"),
+        (
+            lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=5),
+            "at most as many clients as rows",
+        ),
         (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=[[], []]), "any training example"),
         (lambda: Federation.from_arrays(np.zeros((3, 1)), np.zeros(3), clients=2, holds={"a": [1]}), "one entry per"),
         (lambda: small_federation().rows("valid", 0), "no valid rows"),

@@ -11,7 +11,7 @@ import torch
 
 from polyfed import Algorithm, FedAvg, Layer
 from polyfed.algorithms import State
-from polyfed.core.fleet import Door, Metered
+from polyfed.core.fleet import Door, Metered, Stack, Sum
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
@@ -68,6 +68,13 @@ def test_a_sum_is_the_sum_of_what_ask_gives(engine: str) -> None:
     total = fleet.sum(range(6), Request("toy-gradient", start))
     assert list(total.clients) == list(range(6))
     assert torch.allclose(total["g"], vectors.sum(0))
+
+
+def test_a_reply_that_was_refused_is_not_in_the_sum_whatever_its_type() -> None:
+    refused = Stack((0,), {"g": torch.zeros(1, 3).double()}).drop({0: "found torch.float64"})
+    total = Sum.of([refused, Stack((1,), {"g": torch.ones(1, 2)})])
+    assert (total.clients, total.failed) == ([1], {0: "found torch.float64"})
+    assert torch.equal(total["g"], torch.ones(2))
 
 
 def test_cohorts_are_uniform_and_keyed() -> None:

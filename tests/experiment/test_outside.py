@@ -238,6 +238,17 @@ def test_a_compressor(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.processes
+def test_a_compressor_on_ray() -> None:
+    from outside_compressor import Signs  # type: ignore[import-not-found]
+
+    local, ray = (
+        train(small_problem(), small_federation(), FedCMOO(compress=Signs(keep=3)), rounds=2, engine=engine)
+        for engine in ("local", {"name": "ray", "workers": 2})
+    )
+    assert torch.allclose(vector(local), vector(ray), atol=1e-6)
+
+
 def test_a_weighting() -> None:
     done = run(algorithm='name = "fedcmoo"\nweighting = "outside_weighting:First"\nweighting_options = { share = 0.7 }')
     assert done.exit_code == 0, done.stderr or done.exception

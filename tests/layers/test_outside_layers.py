@@ -107,6 +107,7 @@ class Widened(Around):
 '''
 
 FILES = {"median_layer": MEDIAN, "clip_layer": CLIP, "half_layer": HALF}
+RAY = pytest.param("ray", marks=pytest.mark.processes)
 ENGINES: list[Any] = ["local", "batched", "wire", "flower", {"name": "local", "workers": 2}]
 
 
@@ -171,7 +172,7 @@ def updates(by: str) -> tuple[torch.Tensor, torch.Tensor]:
     return start, torch.cat([weights[name].reshape(-1) for name in sorted(weights)])
 
 
-@pytest.mark.parametrize("engine", ["local", "batched", "wire", "flower"])
+@pytest.mark.parametrize("engine", [*["local", "batched", "wire", "flower"], RAY])
 @pytest.mark.parametrize("by", ["uniform", "size"])
 def test_a_median_changes_the_model_as_a_median_should(engine: str, by: str) -> None:
     layers = '[[layers]]\nname = "median_layer:Median"'

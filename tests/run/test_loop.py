@@ -97,11 +97,11 @@ def test_a_failing_client_is_dropped_counted_and_named(what: str, why: str, engi
 
 
 def test_everybody_failing_ends_the_run_with_a_usable_checkpoint() -> None:
+    layer = Broken("raise", tuple(range(6)))
     with pytest.raises(RunStopped, match=r"none of the 6 clients .* the disk is on fire.*after round 0"):
-        train(
-            small_problem(), small_federation(), FedAvg(), rounds=3, out="r", layers=[Broken("raise", tuple(range(6)))]
-        )
-    result = train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", resume=True)
+        train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", layers=[layer])
+    layer.who = ()  # mended
+    result = train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", layers=[layer], resume=True)
     again = train(small_problem(), small_federation(), FedAvg(), rounds=3)
     assert result.summary["model_sha256"] == again.summary["model_sha256"]
 
@@ -116,12 +116,12 @@ def test_resume_goes_on_from_an_unfinished_run_and_forgets_half_a_line() -> None
     assert [line["round"] for line in part.history] == [1, 2, 3, 4, 5, 6]
 
 
-@work("bookkeeping", reply={"v": ""}, needs="rows", state=lambda client: {"n": torch.zeros(())})
+@work("toy-book", reply={"v": ""}, needs="rows", state=lambda client: {"n": torch.zeros(())})
 def book(client: RowClient, request: Request, state: Any) -> Any:
     return {"v": state["n"]}, {"n": state["n"] + 1}
 
 
-@work("refusal", reply={"v": ""}, needs="rows")
+@work("toy-refuse", reply={"v": ""}, needs="rows")
 def refuse(client: RowClient, request: Request) -> Arrays:
     raise RuntimeError("not today")
 
@@ -135,10 +135,10 @@ class Bookkeeping(Algorithm):
         return {**problem.initial(), "books": torch.zeros(6)}
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, dict[str, Any]]:
-        seen = torch.cat([s["v"] for s in fleet.ask(range(6), Request("bookkeeping"))])
+        seen = torch.cat([s["v"] for s in fleet.ask(range(6), Request("toy-book"))])
         assert torch.equal(seen, state["books"])
         if self.fail and t == 4:
-            list(fleet.ask(range(6), Request("refusal")))
+            list(fleet.ask(range(6), Request("toy-refuse")))
         return {**state, "books": state["books"] + 1}, {}
 
 

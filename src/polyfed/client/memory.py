@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from polyfed.core.client import State
+from polyfed.core.client import ClientState
 from polyfed.core.messages import TICKS, Request
 
 _NOTHING: Mapping[str, Tensor] = {}
@@ -19,13 +19,13 @@ class Job(NamedTuple):
 
     client: int
     request: Request
-    state: State | None
+    state: ClientState | None
 
 
 @dataclass
 class _Slot:
-    committed: State | None = None
-    pending: dict[int, State] = field(default_factory=dict)  # of one round, by tick
+    committed: ClientState | None = None
+    pending: dict[int, ClientState] = field(default_factory=dict)  # of one round, by tick
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Memory:
             self._sent[client] = merged[id(before)]
         return [self._sent[client] for client in clients]
 
-    def settle(self, client: int, request: Request) -> State | None:
+    def settle(self, client: int, request: Request) -> ClientState | None:
         """What the work may start from; in a new round, what the server used of the last one is committed."""
         slot = self._slots.get(client)
         if slot is None:
@@ -72,7 +72,7 @@ class Memory:
             slot.committed, slot.pending = used, {}
         return used
 
-    def keep(self, job: Job, state: State | None) -> None:
+    def keep(self, job: Job, state: ClientState | None) -> None:
         """Hold a new state as pending."""
         if state is not None:
             self._slots.setdefault(job.client, _Slot()).pending[job.request.tick] = state

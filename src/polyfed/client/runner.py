@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polyfed.client.device import HOST, arrays_on, precision
 from polyfed.client.memory import Job, Memory
-from polyfed.core.client import Client, State, all_finite
+from polyfed.core.client import Client, ClientState, all_finite
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index
 from polyfed.core.keys import client_key, common_key, key, permutation
@@ -189,8 +189,8 @@ class LoopClient:
 
 
 def perform(
-    client: Client, request: Request, state: State | None, layers: Layers, *, finite: bool
-) -> tuple[Mapping[str, Any], State | None]:
+    client: Client, request: Request, state: ClientState | None, layers: Layers, *, finite: bool
+) -> tuple[Mapping[str, Any], ClientState | None]:
     """Do what the request asks for: the work, with the layers' client halves around it.
 
     Attacks come first, then the finite check, guards, the weights where a sum was asked for, and what changes how the
@@ -206,6 +206,8 @@ def perform(
     if finite:
         _check_finite(out.arrays)
     _pass_through(active, GUARDS, out)
+    if set(out.arrays) != set(out.fields):
+        raise TypeError(f"the reply should hold {sorted(out.fields)}; found {sorted(out.arrays)}")
     if request.weighed:
         out.arrays = weigh(out.arrays, out.fields)
     out.arrays = {name: a for name, a in out.arrays.items() if out.fields[name].sent}
@@ -261,14 +263,14 @@ class ClientRunner:
         self.autograd = Autograd(problem, device)
         self._holds = federation.matrix(problem.names)
 
-    def __call__(self, job: Job) -> tuple[Reply, State | None]:
+    def __call__(self, job: Job) -> tuple[Reply, ClientState | None]:
         try:
             arrays, state = self._perform(job)
             return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
             return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
 
-    def _perform(self, job: Job) -> tuple[Mapping[str, Any], State | None]:
+    def _perform(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:
         client, request, state = job
         checked = self.layers.finite
         if self.device == HOST:
@@ -288,7 +290,7 @@ class ClientRunner:
     def _moved(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: a.to(self.device) for name, a in arrays.items()}
 
-    def _kept(self, state: State | None) -> State | None:
+    def _kept(self, state: ClientState | None) -> ClientState | None:
         return None if state is None else {name: self._fit(name, v) for name, v in state.items()}
 
     def _client(self, client: int, request: Request) -> LoopClient:
@@ -307,7 +309,7 @@ class ClientRunner:
 
 
 def run_jobs(
-    runner: Callable[[Job], tuple[Reply, State | None]], memory: Memory, clients: Sequence[int], request: Request
+    runner: Callable[[Job], tuple[Reply, ClientState | None]], memory: Memory, clients: Sequence[int], request: Request
 ) -> Iterator[tuple[Job, Reply]]:
     """Some clients' work one after another: what they have been sent, what they remember, the work, what they keep."""
     for job in memory.jobs(clients, request):
@@ -317,7 +319,7 @@ def run_jobs(
 
 
 def run_row(
-    runner: Callable[[Job], tuple[Reply, State | None]], memory: Memory, client: int, row: Request
+    runner: Callable[[Job], tuple[Reply, ClientState | None]], memory: Memory, client: int, row: Request
 ) -> tuple[Job, Reply]:
     """One client's work, from its own row of a request."""
     (shared,) = memory.recall([client], row)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyfed.core.problem import Batch, Problem
 
-State = Mapping[str, Tensor]  # what a client remembers between rounds
+ClientState = Mapping[str, Tensor]  # what a client remembers between rounds
 Carry = TypeVar("Carry")
 
 

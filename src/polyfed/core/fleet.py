@@ -84,9 +84,12 @@ class Sum:
             failed.update(stack.failed)
             answered.extend(stack.clients)
             tick = max(tick, stack.tick)
-            for name, a in stack.arrays.items():
+            for name, a in stack.arrays.items() if len(stack.clients) else ():  # what was refused may have any shape
                 part = a.sum(0)
-                total[name] = total[name].add_(part) if name in total else part
+                if name in total:  # of one round, some replies may have been made on a GPU and some on the host
+                    total[name] = total[name].add_(part.to(total[name].device))
+                else:
+                    total[name] = part
         return cls(total, answered, failed, tick)
 
     def __getitem__(self, name: str) -> Tensor:

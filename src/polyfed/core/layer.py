@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from polyfed.core.client import Client, State
+from polyfed.core.client import Client, ClientState
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import Request
 from polyfed.core.registry import Registry
@@ -50,7 +50,7 @@ class Outgoing:
     request: Request
     fields: Fields
     arrays: Mapping[str, Any]
-    state: State
+    state: ClientState
 
     def named(self, *roles: str) -> list[str]:
         """The names of the arrays that have one of these roles."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from polyfed.core.errors import BadInput, nearest
@@ -69,11 +69,6 @@ class Registry(Generic[T]):
         self._imported[name] = kind
         return name
 
-    @property
-    def imported(self) -> list[str]:
-        """Names of users' own things that were used here: another process has to import them, too."""
-        return list(self._imported)
-
     def __iter__(self) -> Iterator[str]:
         self._fill()
         return iter(sorted(self._things))
@@ -104,18 +99,6 @@ def forget(module: str) -> None:
                 del registry._things[name]
         for name in [name for name in registry._imported if name.partition(":")[0] == module]:
             del registry._imported[name]
-
-
-def imported() -> dict[str, list[str]]:
-    """Users' own things that were used in this process, by kind."""
-    return {registry.kind: registry.imported for registry in _registries if registry.imported}
-
-
-def import_again(names: Mapping[str, list[str]]) -> None:
-    """Make users' own things known in this process, as `imported` named them in another."""
-    for registry in _registries:
-        for name in names.get(registry.kind, ()):
-            registry[name]
 
 
 def _import(name: str, kind: str) -> Any:

@@ -19,7 +19,7 @@ dataclass and gets one; a misspelt option is an error at the server, before anyt
 Work that remembers something between rounds names how to begin, and takes and returns its state, last:
 
     @work("count", reply={"n": ""}, state=lambda client: {"n": torch.zeros(())})
-    def count(client: RowClient, request: Request, state: State) -> tuple[Arrays, State]: ...
+    def count(client: RowClient, request: Request, state: ClientState) -> tuple[Arrays, ClientState]: ...
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, with_config
 from torch import Tensor
 
-from polyfed.core.client import Client, State
+from polyfed.core.client import Client, ClientState
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import Options, Request
 from polyfed.core.registry import Registry
@@ -70,7 +70,7 @@ class Work:
     reply: ReplySchema | Callable[[Any], ReplySchema]
     options: type[Any] = NoOptions
     needs: Literal["gradients", "rows"] = "gradients"
-    state: Callable[[Any], State] | None = None
+    state: Callable[[Any], ClientState] | None = None
     measures: bool = False
     numbers: tuple[str, ...] = ()
     _last: list[tuple[Options, Any, Fields] | None] = field(default_factory=lambda: [None], repr=False, compare=False)
@@ -79,7 +79,9 @@ class Work:
     def help(self) -> str:
         return self.do.__doc__ or ""
 
-    def __call__(self, client: Client, request: Request, state: State | None) -> tuple[Arrays, State | None]:
+    def __call__(
+        self, client: Client, request: Request, state: ClientState | None
+    ) -> tuple[Arrays, ClientState | None]:
         options = () if self.options is NoOptions else (self.parse(request.options),)
         if self.state is None:
             return self.do(client, request, *options), None
@@ -132,7 +134,7 @@ def work(
     reply: ReplySchema | Callable[[Any], ReplySchema],
     options: type[Any] = NoOptions,
     needs: Literal["gradients", "rows"] = "gradients",
-    state: Callable[[Any], State] | None = None,
+    state: Callable[[Any], ClientState] | None = None,
     measures: bool = False,
     numbers: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

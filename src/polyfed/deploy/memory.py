@@ -14,7 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from polyfed.client.memory import Job, Memory
-from polyfed.core.client import State
+from polyfed.core.client import ClientState
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import TICKS, Request, decode, encode
 from polyfed.run.directory import KEEP, write
@@ -55,7 +55,7 @@ class DiskMemory(Memory):
 
     # durable state
 
-    def settle(self, client: int, request: Request) -> State | None:
+    def settle(self, client: int, request: Request) -> ClientState | None:
         used = -1 if request.folded is None else int(request.folded)
         ticks = self._ticks()
         for tick in _stale(ticks, used, request.round):
@@ -66,7 +66,7 @@ class DiskMemory(Memory):
             raise BadInput(f"This client no longer has the state that the server used last (tick {used}).")
         return decode(self._path(used).read_bytes())[1]
 
-    def keep(self, job: Job, state: State | None) -> None:
+    def keep(self, job: Job, state: ClientState | None) -> None:
         if state is not None:
             write(self._path(job.request.tick), encode({}, state))
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from polyfed.client.memory import Job, Memory
 from polyfed.client.runner import ClientRunner, run_row
+from polyfed.compress import compressors
 from polyfed.core.engine import Engine, engines, schema_of_reply
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.fleet import Ids, Stack, Sum
@@ -31,7 +32,6 @@ from polyfed.core.heap import keep_freed_memory
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request, decode, encode
 from polyfed.core.part import Part, Parts
-from polyfed.core.registry import import_again, imported
 from polyfed.core.schema import Schema
 from polyfed.core.tree import flatten, unflatten
 from polyfed.core.validate import validate_replies
@@ -49,9 +49,8 @@ class Worker:
         torch.set_num_threads(1)
         keep_freed_memory()
 
-    def start(self, parts: Parts, layers: Layers, offset: int, own: Mapping[str, list[str]]) -> None:
+    def start(self, parts: Parts, layers: Layers, offset: int) -> None:
         """Apart from the constructor, since what is given here may need the path that is given there."""
-        import_again(own)
         self._parts, self._layers = parts, layers
         self._runners = {n: ClientRunner(p.problem, p.federation, layers, offset=offset) for n, p in parts.items()}
         self._memory = {name: Memory() for name in parts}
@@ -92,6 +91,8 @@ def _row(request: Request) -> bytes:
 def _request(shared: Mapping[str, Tensor], row: bytes) -> Request:
     head, arrays = decode(row)
     importlib.import_module(head["module"])  # registers work that is the user's own
+    if "compress" in head["options"]:
+        _ = compressors[head["options"]["compress"]["name"]]  # imports a compressor that is
     return Request.of(head, arrays, shared)
 
 
@@ -153,7 +154,11 @@ class Ray(Engine):
         actor = self._ray.remote(num_cpus=0.01, scheduling_strategy="SPREAD")(Worker)  # a sliver of a processor each
         self._workers = [actor.remote(sys.path) for _ in range(count)]
         stretches = zip(self._workers, self._cuts, self._cuts[1:], strict=False)
-        self._get([w.start.remote(_shard(parts, a, b), layers, int(a), imported()) for w, a, b in stretches])
+        try:
+            self._get([w.start.remote(_shard(parts, a, b), layers, int(a)) for w, a, b in stretches])
+        except BaseException:
+            self.close()
+            raise
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         shared, rows = self._rows(clients, request)

@@ -160,7 +160,7 @@ class RunSettings:
         top, path = self.top, None if out is None else Path(out)
         settings: dict[str, Any] = {"python": True, "rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
         if plan.layers.listed:
-            settings["layers"] = [{"name": layer_name(layer)} for layer in plan.layers.listed]
+            settings["layers"] = [{"name": layer_name(layer), **_fields(layer)} for layer in plan.layers.listed]
         settings |= {"engine": self.engine_table, **more}
         if resume and path is not None and (path / "experiment.toml").is_file():
             return execute(plan, check_same_settings(RunDirectory.open(path), settings))
@@ -174,9 +174,13 @@ def _chosen(algorithm: Any) -> Any:
 
 def described(algorithm: Algorithm) -> dict[str, Any]:
     """An algorithm as a table, for the copy of the settings that a run keeps."""
-    names: list[str] = [f.name for f in fields(algorithm)] if is_dataclass(algorithm) else []
-    own = {name: getattr(algorithm, name) for name in names}
-    return {"name": algorithm.title, **{key: _plain(value) for key, value in own.items() if value is not None}}
+    return {"name": algorithm.title, **_fields(algorithm)}
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    """The settings of a dataclass that are given."""
+    names: list[str] = [f.name for f in fields(thing)] if is_dataclass(thing) else []
+    return {name: _plain(value) for name in names if (value := getattr(thing, name)) is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -186,7 +190,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Weighting):
         return {"name": weightings.name_of(type(value))}
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(v) for f in fields(value) if (v := getattr(value, f.name)) is not None}
+        return _fields(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(v) for key, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

@@ -87,7 +87,7 @@ class Timed(Around):
             self.seconds += slowest or self._time(request, 0, clients[0], None, 0)
 
     def report(self) -> dict[str, Any]:
-        return {"simulated_seconds": self.seconds}
+        return {"simulated_seconds": self.seconds if self._round == self.clock.round else 0.0}
 
     def _begin(self, request: Request) -> None:
         with self._lock:

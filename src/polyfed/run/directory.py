@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import tomli_w
@@ -26,6 +26,7 @@ from torch import Tensor
 from polyfed.core.errors import BadInput
 from polyfed.core.tree import flatten, unflatten
 
+PATIENCE = 2.0  # seconds until a run that somebody else holds is given up
 KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
 
 
@@ -81,14 +82,13 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One writer at a time; the lock goes with the process that holds it."""
+        """One writer at a time; the lock goes with the process that holds it, and with its workers a moment later."""
         with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise BadInput(
-                    f"Another process is working on the run {self.path}; wait for it, or stop it."
-                ) from error
+            deadline = time.monotonic() + PATIENCE
+            while not _locked(file):
+                if time.monotonic() > deadline:
+                    raise BadInput(f"Another process is working on the run {self.path}; wait for it, or stop it.")
+                time.sleep(0.05)
             yield
 
     # metrics
@@ -144,6 +144,14 @@ class RunDirectory:
 def model_bytes(model: Mapping[str, Tensor]) -> bytes:
     """A model as a safetensors file: the same bytes for the same weights."""
     return save_arrays({name: np.ascontiguousarray(value.numpy()) for name, value in model.items()})
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def check_free(path: Path) -> None:

@@ -103,6 +103,8 @@ class _Loop:
                 try:
                     states = self._round(t + 1, states)
                 except (NobodyAnswered, RunStopped) as error:
+                    if self.saved == t + 1:  # a callback's: the round is done
+                        raise
                     raise self._stopped(t, states, str(error)) from error
                 t += 1
                 self._checkpoint(t, states, now=t == self.plan.rounds or self.done or interrupted())

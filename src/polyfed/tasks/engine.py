@@ -5,7 +5,7 @@ The compiled loops let go of the interpreter's lock, so threads are enough.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.client.memory import Job, Memory
-from polyfed.core.client import State
+from polyfed.client.runner import perform
+from polyfed.core.client import ClientState
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Rows
@@ -25,7 +26,6 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.core.problem import Batch, Objective, Problem
-from polyfed.core.work import Arrays, works
 from polyfed.work.linear.examples import Examples
 
 
@@ -73,10 +73,10 @@ class ArrayEngine(Engine):
             names = done[0][0]
             yield Stack(clients, {n: torch.stack([torch.as_tensor(arrays[n]) for arrays, _ in done]) for n in names})
 
-    def _do(self, job: Job) -> tuple[Arrays, State | None]:
+    def _do(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:
         request = job.request
         client = replace(self._clients[job.client], key=client_key(request.seed, request.round, job.client))
-        return works[request.work](client, request, job.state)
+        return perform(client, request, job.state, self.layers, finite=False)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,4 +1,4 @@
-"""`Mocha`: fit one linear model a task, in the manner of scikit-learn, by the same rounds as a federation would."""
+"""`MochaEstimator`: one linear model a task, in the manner of scikit-learn, by the rounds that a federation takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from polyfed.work.linear.losses import Loss, find
 Floats = NDArray[np.float64]
 
 
-class Mocha(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class MochaEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Linear models of related tasks: min sum_t sum_i l(w_t^T x, y) + R(W, Omega), by MOCHA to a given duality gap.
 
     loss: hinge, smoothed-hinge, logistic or squared; loss_scale: 'sum' over a task's rows, or their 'mean'.
@@ -71,7 +71,7 @@ class Mocha(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             n_jobs,
         )
 
-    def fit(self, Xs: Sequence[Any], ys: Sequence[Any]) -> Mocha:
+    def fit(self, Xs: Sequence[Any], ys: Sequence[Any]) -> MochaEstimator:
         """One X (rows x features) and one y per task."""
         loss = find(self.loss)
         Xs, ys = self._targets(Xs, ys, loss)
@@ -116,7 +116,7 @@ class Mocha(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             name: getattr(self, name) for name in ("loss", "loss_scale", "smoothing", "epochs", "per_task_sigma")
         }
         rounds, _ = build(
-            Rounds, {**settings, "regulariser": self.rule(), "omega_every": 0, "stop_gap": self.tol}, "Mocha"
+            Rounds, {**settings, "regulariser": self.rule(), "omega_every": 0, "stop_gap": self.tol}, "MochaEstimator"
         )
         engine, fleet = open_door(tasks, seed=self.seed, threads=self.n_jobs)
         try:

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, clone
 
 from polyfed.core.errors import BadInput
 from polyfed.core.keys import generator
-from polyfed.tasks.estimator import Mocha
+from polyfed.tasks.estimator import MochaEstimator
 from polyfed.work.linear.losses import find
 
 PAPER = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # Smith et al. 2017, section 5.2
@@ -30,7 +30,7 @@ class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """
 
     def __init__(
-        self, estimator: Mocha | None = None, *, lams: Sequence[float] = PAPER, folds: int = 5, seed: int = 0
+        self, estimator: MochaEstimator | None = None, *, lams: Sequence[float] = PAPER, folds: int = 5, seed: int = 0
     ) -> None:
         self.estimator, self.lams, self.folds, self.seed = estimator, lams, folds, seed
 
@@ -38,13 +38,13 @@ class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Choose lam, then fit all rows with it."""
         if self.folds < 2:
             raise BadInput(f"folds should be at least 2. Found {self.folds}.")
-        base = Mocha() if self.estimator is None else self.estimator
+        base = MochaEstimator() if self.estimator is None else self.estimator
         ys = [np.asarray(y).ravel() for y in ys]
         held = [folds(y, self.folds, find(base.loss).labels, self.seed, t) for t, y in enumerate(ys)]
         self.scores_ = np.array([self._score(clone(base).set_params(lam=lam), Xs, ys, held) for lam in self.lams])
         best = self.scores_ >= self.scores_.max() - 1e-12
         self.lam_ = float(np.asarray(self.lams)[best].max())
-        self.best_: Mocha = clone(base).set_params(lam=self.lam_).fit(Xs, ys)
+        self.best_: MochaEstimator = clone(base).set_params(lam=self.lam_).fit(Xs, ys)
         return self
 
     def predict(self, Xs: Sequence[Any]) -> list[NDArray[Any]]:
@@ -55,7 +55,7 @@ class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """The chosen model's score."""
         return self.best_.score(Xs, ys)
 
-    def _score(self, model: Mocha, Xs: Sequence[Any], ys: Sequence[Any], held: Sequence[Index]) -> float:
+    def _score(self, model: MochaEstimator, Xs: Sequence[Any], ys: Sequence[Any], held: Sequence[Index]) -> float:
         """Mean over the tasks of the quality of predictions for rows that were held out."""
         quality = [np.full(len(y), np.nan) for y in ys]
         for k in range(self.folds):

@@ -9,12 +9,12 @@ from polyfed.weights.min_norm import min_norm
 from polyfed.weights.pgd import pgd
 from polyfed.weights.preference import Preferred, preference
 from polyfed.weights.simplex import project_simplex
-from polyfed.weights.weighting import State, Weighting, weigh, weightings
+from polyfed.weights.weighting import Weighting, WeightingState, weigh, weightings
 
 __all__ = [
     "Preferred",
-    "State",
     "Weighting",
+    "WeightingState",
     "cagrad",
     "extend",
     "frank_wolfe_gap",

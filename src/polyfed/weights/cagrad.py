@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, psd
 from polyfed.weights.qp import FREE, Program, solve
-from polyfed.weights.weighting import State, Weighting, weightings
+from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 STATIONARY = 1e-6  # of the longest gradient: what counts as no direction at all
 
@@ -46,7 +46,7 @@ class CAGrad(Weighting):
 
     c: float = 0.5
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         return cagrad(gram, c=self.c), state
 
 

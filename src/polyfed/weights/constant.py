@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyfed.weights.gram import Array, as_weights
-from polyfed.weights.weighting import State, Weighting, weightings
+from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 
 @weightings("mean")
@@ -16,7 +16,7 @@ from polyfed.weights.weighting import State, Weighting, weightings
 class Uniform(Weighting):
     """1/M for each objective: the mean of the losses."""
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         return np.full(len(gram), 1.0 / len(gram)), state
 
 
@@ -25,7 +25,7 @@ class Uniform(Weighting):
 class Ones(Weighting):
     """1 for each objective: the sum of the losses."""
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         return np.ones(len(gram)), state
 
 
@@ -39,9 +39,9 @@ class FixedWeights(Weighting):
 
     weights: tuple[float, ...]
 
-    def init(self, size: int) -> State:
+    def init(self, size: int) -> WeightingState:
         return {"weights": as_weights(self.weights, size, "weights")}
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         total = state["weights"].sum()
         return state["weights"] / total if total > 0 else state["weights"], state

@@ -12,7 +12,7 @@ import numpy as np
 from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_weights, psd, symmetric
 from polyfed.weights.qp import MANY, Program, on_simplex, solve
-from polyfed.weights.weighting import State, Weighting, weightings
+from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 
 def min_norm(gram: Numbers, *, center: Numbers | None = None, eps: float = 1.0) -> Array:
@@ -40,7 +40,7 @@ def min_norm(gram: Numbers, *, center: Numbers | None = None, eps: float = 1.0) 
 class MinNorm(Weighting):
     """The shortest convex combination of the gradients, exactly: no objective gets worse (MGDA)."""
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         return min_norm(gram), state
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from polyfed.core.errors import BadInput
 from polyfed.weights.gram import Array, Numbers, as_gram, as_vector
 from polyfed.weights.simplex import project
-from polyfed.weights.weighting import State, Weighting, weightings
+from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 
 def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3) -> Array:
@@ -37,15 +37,15 @@ def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3)
 class Pgd(Weighting):
     """FedCMOO's 1000 projected gradient steps from the last round's weights; inexact on purpose.
 
-    State: `weights`, the last round's. See `pgd`.
+    WeightingState: `weights`, the last round's. See `pgd`.
     """
 
     steps: int = 1000
     step: float = 1e-3
 
-    def init(self, size: int) -> State:
+    def init(self, size: int) -> WeightingState:
         return {"weights": np.full(size, 1.0 / size)}
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         weights = pgd(gram, state["weights"], steps=self.steps, step=self.step)
         return weights, {"weights": weights}

@@ -17,7 +17,7 @@ import numpy as np
 from polyfed.core.errors import BadInput
 from polyfed.weights.dual_cone import project_dual_cone
 from polyfed.weights.gram import Array, psd
-from polyfed.weights.weighting import State, Weighting, weightings
+from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ class TorchJD(Weighting):
     def __post_init__(self) -> None:
         self._module()  # a missing install or an impossible option shows before anything has run
 
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         import torch
 
         module, G = self._module(), torch.from_numpy(psd(gram))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from polyfed.core.registry import Registry
 from polyfed.weights.gram import Array, Numbers, as_array, extend, restrict
 
-State: TypeAlias = dict[str, Array]
+WeightingState: TypeAlias = dict[str, Array]
 
 
 class Weighting(ABC):
@@ -22,12 +22,12 @@ class Weighting(ABC):
     counts objectives, so that `weigh` can leave absent ones out.
     """
 
-    def init(self, size: int) -> State:
+    def init(self, size: int) -> WeightingState:
         """The state before the first round, for `size` objectives; a number that does not fit is refused here."""
         return {}
 
     @abstractmethod
-    def __call__(self, gram: Array, state: State, key: int) -> tuple[Array, State]:
+    def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         """Weights of this round's objectives, and the state for the next round."""
 
 
@@ -36,8 +36,8 @@ weightings: Registry[Callable[..., Weighting]] = Registry("weighting", "polyfed.
 
 
 def weigh(
-    weighting: Weighting, gram: Numbers, state: State, key: int = 0, present: npt.ArrayLike | None = None
-) -> tuple[Array, State]:
+    weighting: Weighting, gram: Numbers, state: WeightingState, key: int = 0, present: npt.ArrayLike | None = None
+) -> tuple[Array, WeightingState]:
     """This round's weights of all M objectives: those that nobody answered for are left out of G and get 0.
 
     gram: G, M x M, whatever the rows of absent objectives hold; present: M truth values, all true if not given. A zero

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from polyfed.core.client import RowClient, State
+from polyfed.core.client import ClientState, RowClient
 from polyfed.core.keys import key, permutation
 from polyfed.core.messages import Request
 from polyfed.core.schema import gradient, losses, statistics, update
@@ -56,7 +56,7 @@ class SdcaOptions(TaskOptions):
     batch_scale: float = 0.0
 
 
-def begin(client: RowClient) -> State:
+def begin(client: RowClient) -> ClientState:
     """alpha = 0 (line 2 of Algorithm 1)."""
     return {"beta": torch.zeros(int(client.n), dtype=torch.float64)}
 
@@ -132,7 +132,7 @@ class Subproblem:
     needs="rows",
     state=begin,
 )
-def sdca(client: RowClient, request: Request, options: SdcaOptions, state: State) -> tuple[Arrays, State]:
+def sdca(client: RowClient, request: Request, options: SdcaOptions, state: ClientState) -> tuple[Arrays, ClientState]:
     """Improve the node's subproblem within its budget of coordinate steps, or until `theta`; reply with dv_t.
 
     Where `batch_scale` is positive the budget is a minibatch instead (Mb-SDCA): every coordinate's step is taken from
@@ -161,7 +161,9 @@ def sdca(client: RowClient, request: Request, options: SdcaOptions, state: State
     state=begin,
     measures=True,
 )
-def task_values(client: RowClient, request: Request, options: TaskOptions, state: State) -> tuple[Arrays, State]:
+def task_values(
+    client: RowClient, request: Request, options: TaskOptions, state: ClientState
+) -> tuple[Arrays, ClientState]:
     """c sum l(w_t^T x, y) and c sum l*(-alpha): with R and R* the server has primal, dual and gap.
 
     With `average` the dual variables are their mean over the rounds so far (Theorem 2).
@@ -200,14 +202,14 @@ def moments(client: RowClient, request: Request) -> Arrays:
     return {"n": _tensor(len(X)), "sum": _tensor(X.sum(0)), "squares": _tensor((X**2).sum(0))}
 
 
-def _subproblem(client: RowClient, request: Request, options: TaskOptions, state: State) -> Subproblem:
+def _subproblem(client: RowClient, request: Request, options: TaskOptions, state: ClientState) -> Subproblem:
     return Subproblem(
         _rows(client, request, options), find(options.loss), options.smoothing,
         _floats(request["w"]), float(request["s"]), float(request["c"]), _floats(state["beta"]), client.key,
     )  # fmt: skip
 
 
-def _averaged(state: State, H0: int, last: int) -> dict[str, Tensor]:
+def _averaged(state: ClientState, H0: int, last: int) -> dict[str, Tensor]:
     """The sum of alpha over rounds H0 + 1 ... last (Theorem 2); it stood still while the node was not asked."""
     if H0 < 0:
         return {}

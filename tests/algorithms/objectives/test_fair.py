@@ -148,7 +148,7 @@ def test_hypervolume_of_a_staircase() -> None:
     ],
 )
 def test_settings_that_cannot_be(name: str, settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(BadInput, match=why):
         algorithms[name](**settings)
 
 

@@ -170,7 +170,7 @@ def test_batch_norm_statistics_are_averaged() -> None:
     ],
 )
 def test_impossible_settings(make: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(BadInput, match=why):
         make()
 
 

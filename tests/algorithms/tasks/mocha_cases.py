@@ -11,9 +11,9 @@ import piqp
 from scipy.optimize import minimize
 
 from polyfed.algorithms.tasks.task_models import TaskModels
-from polyfed.core.client import RowClient, State
+from polyfed.core.client import ClientState, RowClient
 from polyfed.core.fleet import Door, PartFleet
-from polyfed.core.layer import Layer
+from polyfed.core.layer import Layer, Layers
 from polyfed.core.messages import Request
 from polyfed.core.work import Arrays, work
 from polyfed.tasks.engine import ArrayEngine, open_door
@@ -49,7 +49,7 @@ def solve(
     engine, fleet = open_door(examples)
     if layer is not None:
         assert isinstance(fleet.inner, PartFleet)
-        fleet = Door(layer.fleet(fleet.inner), fleet.problem, cohort=len(examples))
+        fleet = Door(Layers((layer,)).fleet(fleet.inner), fleet.problem, cohort=len(examples))
     state: dict[str, Any] = dict(fleet.problem.initial())
     found: dict[str, Any] = {}
     for t in range(1, rounds + 1):
@@ -72,7 +72,7 @@ class Length:
 
 
 @work("mocha-test-duals", reply={"beta": "n:float64"}, options=Length, needs="rows", state=begin, measures=True)
-def duals(client: RowClient, request: Request, options: Length, state: State) -> tuple[Arrays, State]:
+def duals(client: RowClient, request: Request, options: Length, state: ClientState) -> tuple[Arrays, ClientState]:
     return {"beta": state["beta"]}, state
 
 

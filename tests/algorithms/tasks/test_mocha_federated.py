@@ -26,12 +26,12 @@ from polyfed.algorithms.tasks.regularisers import Clustered, Independent, Mean
 from polyfed.cli import app
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.federation import Rows
-from polyfed.core.fleet import Around, Ids, PartFleet, Stack
+from polyfed.core.fleet import Around, Ids, PartFleet, Stack, layer_fleets
 from polyfed.core.layer import Layer, Stage
 from polyfed.core.messages import Request
 from polyfed.layers.faults import Faults
 from polyfed.layers.network import Network, Timed
-from polyfed.tasks import Mocha as Estimator
+from polyfed.tasks import MochaEstimator as Estimator
 from polyfed.testing import open_door
 
 M, D, N = 5, 4, 20
@@ -263,7 +263,8 @@ def test_networks_are_ordered_as_they_should_be() -> None:
         run(layers=[Network(kind=name)], rounds=1).history[0]["simulated_seconds"] for name in ("3g", "lte", "wifi")
     ]
     assert kinds[0] > kinds[1] > kinds[2]
-    assert isinstance(open_door(problem(), federation(), layers=[Network()]).inner, Timed)
+    (timed,) = layer_fleets(open_door(problem(), federation(), layers=[Network()]))
+    assert isinstance(timed, Timed)
 
 
 def test_dropouts_have_their_probability() -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from polyfed.algorithms.tasks.mocha import Mocha as Rounds
 from polyfed.algorithms.tasks.regularisers import Clustered, Graphical, Matrix, Probabilistic
-from polyfed.tasks import Mocha
+from polyfed.tasks import MochaEstimator
 from polyfed.work.linear.examples import as_examples
 from polyfed.work.linear.losses import find
 
@@ -92,7 +92,7 @@ def grouped(signs: np.ndarray, seed: int = 0, n: int = 80, d: int = 12) -> tuple
 
 def test_clustered_recovers_planted_clusters() -> None:
     group = np.array([1, 1, 2, 3, 2, 3, 1, 2, 3])
-    model = Mocha(structure={"clusters": 3, "eta": 0.05}, lam=1.0, intercept=False, omega_steps=20).fit(
+    model = MochaEstimator(structure={"clusters": 3, "eta": 0.05}, lam=1.0, intercept=False, omega_steps=20).fit(
         *grouped(group, n=200)
     )
     together = np.abs(model.omega_)[group[:, None] == group]
@@ -102,7 +102,7 @@ def test_clustered_recovers_planted_clusters() -> None:
 
 def test_probabilistic_recovers_planted_signs() -> None:
     signs = np.array([1, -1, 1, -1, 2, -2, 2])
-    model = Mocha(regulariser="probabilistic", lam=0.05, intercept=False, omega_steps=20).fit(*grouped(signs))
+    model = MochaEstimator(regulariser="probabilistic", lam=0.05, intercept=False, omega_steps=20).fit(*grouped(signs))
     related = np.abs(signs)[:, None] == np.abs(signs)
     scale = np.sqrt(np.outer(model.omega_.diagonal(), model.omega_.diagonal()))
     found = model.omega_ / scale

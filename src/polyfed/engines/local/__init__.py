@@ -11,7 +11,7 @@ from pydantic import Field
 from polyfed.client.device import HOST, Device, resolve
 from polyfed.client.memory import Job, Memory
 from polyfed.client.runner import ClientRunner, run_jobs
-from polyfed.core.client import State
+from polyfed.core.client import ClientState
 from polyfed.core.engine import Engine, engines
 from polyfed.core.fleet import Ids, Stack
 from polyfed.core.layer import Layers
@@ -51,10 +51,10 @@ class Local(Engine):
             memory.keep(job, state)
             yield Stack.of(job.client, reply)
 
-    def _run(self, job: Job) -> tuple[Reply, State | None]:
+    def _run(self, job: Job) -> tuple[Reply, ClientState | None]:
         return self._runners[job.request.part](job)
 
-    def _run_here(self, job: Job) -> tuple[Reply, State | None]:
+    def _run_here(self, job: Job) -> tuple[Reply, ClientState | None]:
         with self._one_at_a_time:
             return self._run(job)
 

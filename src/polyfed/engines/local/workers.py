@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from polyfed.client.memory import Job
-from polyfed.core.client import State
+from polyfed.core.client import ClientState
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.messages import Reply, Request, decode, encode
 from polyfed.engines.local.channel import Channel
 
-Runner = Callable[[Job], tuple[Reply, State | None]]
+Runner = Callable[[Job], tuple[Reply, ClientState | None]]
 
 AHEAD = 2  # jobs a worker holds: one to do, one to begin without waiting for us
 WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds what waits to be yielded in order
@@ -57,7 +57,7 @@ class _Worker:
         except OSError:
             raise self._died() from None
 
-    def receive(self) -> tuple[int, Reply, State | None]:
+    def receive(self) -> tuple[int, Reply, ClientState | None]:
         try:
             head, arrays = decode(self.channel.receive())
         except (EOFError, OSError):
@@ -83,10 +83,10 @@ class Pool:
             self._workers.append(_Worker(context, runner, [w.pipe for w in self._workers]))
         self._lock = threading.Lock()
         self._numbers = count()
-        self._done: dict[int, tuple[Reply, State | None]] = {}
+        self._done: dict[int, tuple[Reply, ClientState | None]] = {}
         self._unwanted: set[int] = set()
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, State | None]]:
+    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, ClientState | None]]:
         """Results in the order of the jobs, whoever is fastest."""
         waiting = iter(jobs)
         begun: deque[tuple[int, Job]] = deque()
@@ -120,7 +120,7 @@ class Pool:
         worker = min(self._workers, key=lambda w: len(w.busy))
         return worker if len(worker.busy) < AHEAD and begun < WINDOW * len(self._workers) else None
 
-    def _result(self, number: int) -> tuple[Reply, State | None]:
+    def _result(self, number: int) -> tuple[Reply, ClientState | None]:
         """The answer to one job; whoever waits collects for everybody."""
         while True:
             with self._lock:
