@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from polyfed import Algorithm, BadInput, FedAvg, Layer, Problem, RunStopped, train
+from polyfed import Algorithm, BadInput, Faults, FedAvg, Layer, Problem, RunStopped, train
 from polyfed.algorithms import State
 from polyfed.core.client import RowClient
 from polyfed.core.engine import engines
@@ -66,9 +66,10 @@ class Broken(Layer):
     stage = "guard"
     what: str
     who: tuple[int, ...] = (1, 4)
+    mended: ClassVar[bool] = False
 
     def reply(self, out: Outgoing) -> Mapping[str, Any]:
-        if out.client.id not in self.who:
+        if self.mended or out.client.id not in self.who:
             return out.arrays
         if self.what == "raise":
             raise RuntimeError("the disk is on fire")
@@ -96,14 +97,20 @@ def test_a_failing_client_is_dropped_counted_and_named(what: str, why: str, engi
     assert result.summary["failures"] == 4
 
 
-def test_everybody_failing_ends_the_run_with_a_usable_checkpoint() -> None:
+def test_everybody_failing_ends_the_run_with_a_usable_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = Broken("raise", tuple(range(6)))
     with pytest.raises(RunStopped, match=r"none of the 6 clients .* the disk is on fire.*after round 0"):
         train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", layers=[layer])
-    layer.who = ()  # mended
+    monkeypatch.setattr(Broken, "mended", True)
     result = train(small_problem(), small_federation(), FedAvg(), rounds=3, out="r", layers=[layer], resume=True)
     again = train(small_problem(), small_federation(), FedAvg(), rounds=3)
     assert result.summary["model_sha256"] == again.summary["model_sha256"]
+
+
+def test_a_run_goes_on_only_under_its_own_layers() -> None:
+    train(small_problem(), small_federation(), FedAvg(), rounds=1, out="r", layers=[Faults(drop=0.3)])
+    with pytest.raises(BadInput, match="was begun with layers"):
+        train(small_problem(), small_federation(), FedAvg(), rounds=2, out="r", layers=[Faults(drop=0.5)], resume=True)
 
 
 def test_resume_goes_on_from_an_unfinished_run_and_forgets_half_a_line() -> None:
