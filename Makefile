@@ -24,7 +24,7 @@ demo: $(VENV)/.core  ## install, then train one network under two objectives ove
 test: $(VENV)/.dev  ## all set-up, then all tests
 	$(BIN)/python -m pytest -n 2 -m "not soak and not processes"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak and processes" --ignore tests/deploy/test_ray.py tests/deploy
-	$(BIN)/python -m pytest -m processes tests/deploy/test_ray.py tests/layers tests/testing tests/experiment
+	$(BIN)/python -m pytest -m processes tests/deploy/test_ray.py
 
 test-data: $(VENV)/.dev  ## the tests on whole real data sets, in the folder that POLYFED_DATA names
 	@test -d "$$POLYFED_DATA" || { echo "set POLYFED_DATA to the folder that has the data sets" >&2; exit 2; }

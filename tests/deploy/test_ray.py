@@ -1,4 +1,4 @@
-"""Engine `ray`: the same models as `local` to rounding; sums that leave out and name what is not sound."""
+"""Engine `ray`: the same models as `local` to rounding; sums that leave out and name what is not valid."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import pytest
 import torch
 from fleets import LOCAL, NEURAL, TASKS, many, trained, weights
 
+from outside import COMPRESSOR, MEDIAN
+from polyfed import FedCMOO, train
 from polyfed.core.engine import engines
 from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Metered, PartView
 from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import TICKS, Request
 from polyfed.core.part import Part
-from polyfed.testing import open_door
+from polyfed.testing import check_engine, open_door
 from small import small_federation, small_problem
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'polyfed[ray]'")
@@ -113,3 +115,26 @@ def test_a_cluster_that_is_not_there_is_a_sentence() -> None:
     result = trained("fedavg", LOCAL, {"name": "ray", "workers": 2}, rounds=1)  # and one of our own is ended
     assert not ray.is_initialized()
     assert torch.allclose(weights(result), weights(trained("fedavg", LOCAL, "local", rounds=1)), atol=1e-6)
+
+
+def test_ray_holds_what_every_engine_must() -> None:
+    check_engine(lambda parts, layers: engines["ray"](parts, layers, workers=2), exact=True)
+
+
+@pytest.mark.parametrize("by", ["uniform", "size"])
+def test_layers_and_compressors_from_outside(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A median, and a compressor, in files that the workers find on the path."""
+    for name, text in ((f"ray_median_{by}", MEDIAN), (f"ray_signs_{by}", COMPRESSOR)):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    compress = {"name": f"ray_signs_{by}:Signs", "keep": 3}
+    method = FedCMOO(compress=compress, weighting_by=by, local_steps=2, batch_size=5)  # type: ignore[arg-type]
+    layers = [f"ray_median_{by}:Median"]
+    found = {
+        str(engine): weights(train(small_problem(), small_federation(), method, rounds=2, engine=engine, layers=layers))
+        for engine in ("local", {"name": "ray", "workers": 2})
+    }
+    local, cluster = found.values()
+    assert torch.allclose(local, cluster, atol=1e-6)
+    plain = weights(train(small_problem(), small_federation(), method, rounds=2))
+    assert not torch.allclose(local, plain, atol=1e-5)

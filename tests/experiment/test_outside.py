@@ -11,35 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from outside import COMPRESSOR
 from polyfed import Algorithm, BadInput, Callback, FedAvg, FedCMOO, Federation, Objective, Problem, train
 from polyfed.cli import app
 from polyfed.core.layer import Layer
 from small import small_federation, small_problem, vector
 
-COMPRESSOR = '''
-import torch
-from pydantic.dataclasses import dataclass
-
-from polyfed.compress import Compressor
-from polyfed.core.schema import gradient
-
-
-@dataclass(frozen=True)
-class Signs(Compressor):
-    """Signs of the first `keep` entries of every gradient."""
-
-    keep: int = 4
-    additive = True
-
-    def reply(self, M, d):
-        return {"signs": gradient(f"M {self.keep}", by="heard")}
-
-    def encode(self, H, keys):
-        return {"signs": torch.sign(H[:, : self.keep])}
-
-    def lift(self, arrays, keys, M, d):
-        return arrays["signs"]
-'''
 WEIGHTING = '''
 from dataclasses import dataclass
 
@@ -236,17 +213,6 @@ def test_a_compressor(tmp_path: Path) -> None:
     assert not torch.allclose(
         vector(results[0]), vector(train(small_problem(), small_federation(), "fedcmoo", rounds=2))
     )
-
-
-@pytest.mark.processes
-def test_a_compressor_on_ray() -> None:
-    from outside_compressor import Signs  # type: ignore[import-not-found]
-
-    local, ray = (
-        train(small_problem(), small_federation(), FedCMOO(compress=Signs(keep=3)), rounds=2, engine=engine)
-        for engine in ("local", {"name": "ray", "workers": 2})
-    )
-    assert torch.allclose(vector(local), vector(ray), atol=1e-6)
 
 
 def test_a_weighting() -> None:

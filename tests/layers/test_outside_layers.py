@@ -18,41 +18,13 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from outside import MEDIAN
 from polyfed import FedAvg, FedMGDAPlus, train
 from polyfed.cli import app
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import Request
 from polyfed.testing import open_door
 from small import small_federation, small_problem, vector
-
-MEDIAN = '''
-from dataclasses import replace
-
-import torch
-
-from polyfed.core.fleet import Around, Sum
-from polyfed.layers import Layer
-
-
-class Median(Layer):
-    """The coordinate-wise median of the clients' updates, in place of their mean."""
-
-    stage = "aggregate"
-    needs = "sums"
-
-    def fleet(self, inner):
-        return MedianFleet(inner)
-
-
-class MedianFleet(Around):
-    def sum(self, clients, request):
-        stacks = list(self.single_replies(clients, request))
-        total = Sum.of(stack.weighed(request) for stack in stacks)
-        updates = [name for name, field in self.fields(request).items() if field.role == "update"]
-        medians = {name: torch.cat([s[name] for s in stacks]).median(0).values for name in updates}
-        weights = {name: total[self.fields(request)[name].by] for name in updates}
-        return replace(total, arrays={**total.arrays, **{name: medians[name] * weights[name] for name in updates}})
-'''
 
 CLIP = '''
 import torch
@@ -107,7 +79,6 @@ class Widened(Around):
 '''
 
 FILES = {"median_layer": MEDIAN, "clip_layer": CLIP, "half_layer": HALF}
-RAY = pytest.param("ray", marks=pytest.mark.processes)
 ENGINES: list[Any] = ["local", "batched", "wire", "flower", {"name": "local", "workers": 2}]
 
 
@@ -172,7 +143,7 @@ def updates(by: str) -> tuple[torch.Tensor, torch.Tensor]:
     return start, torch.cat([weights[name].reshape(-1) for name in sorted(weights)])
 
 
-@pytest.mark.parametrize("engine", [*["local", "batched", "wire", "flower"], RAY])
+@pytest.mark.parametrize("engine", ["local", "batched", "wire", "flower"])
 @pytest.mark.parametrize("by", ["uniform", "size"])
 def test_a_median_changes_the_model_as_a_median_should(engine: str, by: str) -> None:
     layers = '[[layers]]\nname = "median_layer:Median"'

@@ -23,7 +23,6 @@ from polyfed.testing.engines import uncovered
         ("wire", {}, True),
         ("flower", {}, True),
         ("batched", {}, False),
-        pytest.param("ray", {"workers": 2}, True, marks=pytest.mark.processes),
     ],
 )
 def test_every_engine_holds(name: str, settings: dict[str, Any], exact: bool) -> None:

@@ -132,6 +132,7 @@ class LoopClient:
     id: int
     key: int
     common_key: int
+    exchange: int
     n: int
     holds: Tensor
     held: list[bool]  # the same, for the host
@@ -189,12 +190,16 @@ class LoopClient:
 
 
 def perform(
-    client: Client, request: Request, state: ClientState | None, layers: Layers, *, finite: bool
+    client: Client,
+    request: Request,
+    state: ClientState | None,
+    layers: Layers,
+    check_finite: Callable[[Mapping[str, Any]], None],
 ) -> tuple[Mapping[str, Any], ClientState | None]:
     """Do what the request asks for: the work, with the layers' client halves around it.
 
-    Attacks come first, then the finite check, guards, the weights where a sum was asked for, and what changes how the
-    reply travels. finite: whether to check here; a batched engine leaves that to the server, as it must not branch.
+    Attacks come first, then the finite check (the engine's: one that runs many clients at once must not branch),
+    guards, the weights where a sum was asked for, and what changes how the reply travels.
     """
     work = works[request.work]
     active = layers.on(work)
@@ -203,28 +208,32 @@ def perform(
     arrays, after = work(client, request, state)
     out = Outgoing(client, request, work.fields(request.options), arrays, (state if after is None else after) or {})
     _pass_through(active, ATTACKS, out)
-    if finite:
-        _check_finite(out.arrays)
+    check_finite(out.arrays)
     _pass_through(active, GUARDS, out)
     if set(out.arrays) != set(out.fields):
         raise TypeError(f"the reply should hold {sorted(out.fields)}; found {sorted(out.arrays)}")
     if request.weighed:
         out.arrays = weigh(out.arrays, out.fields)
-    out.arrays = {name: a for name, a in out.arrays.items() if out.fields[name].sent}
+        out.arrays = {name: a for name, a in out.arrays.items() if out.fields[name].in_sums}
     _pass_through(active, TRAVEL, out)
-    return out.arrays, out.state if layers.remembers and not work.measures else after
+    return out.arrays, out.state if layers.remember(work) else after
 
 
 ATTACKS, GUARDS, TRAVEL = {"attack"}, {"guard", "aggregate"}, {"quantise", "mask", "transport"}
 
 
 def _pass_through(layers: Sequence[Layer], stages: set[str], out: Outgoing) -> None:
-    for layer in layers:
+    for place, layer in enumerate(layers):
         if layer.stage in stages:
-            out.arrays = layer.reply(out)
+            out.place = place
+            out.arrays, out.fields = layer.reply(out), layer.transported(out.fields)
 
 
-def _check_finite(arrays: Mapping[str, Any]) -> None:
+def unchecked(arrays: Mapping[str, Any]) -> None:
+    """No finite check: the server's own measurements may be infinite, and that is worth knowing."""
+
+
+def refuse_not_finite(arrays: Mapping[str, Any]) -> None:
     """Refuse to send what is not a number."""
     for name, value in arrays.items():
         if not all_finite(torch.as_tensor(value)):
@@ -272,13 +281,13 @@ class ClientRunner:
 
     def _perform(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:
         client, request, state = job
-        checked = self.layers.finite
+        check = refuse_not_finite if self.layers.finite else unchecked
         if self.device == HOST:
-            return perform(self._client(client, request), request, state, self.layers, finite=checked)
+            return perform(self._client(client, request), request, state, self.layers, check)
         moved = replace(request, shared=self._moved(request.shared), each=self._moved(request.each))
         with precision(self._tf32):
             here = None if state is None else self._moved(state)
-            return perform(self._client(client, moved), moved, here, self.layers, finite=checked)
+            return perform(self._client(client, moved), moved, here, self.layers, check)
 
     def _fit(self, name: str, value: Any) -> Tensor:
         """What can travel: a tensor of a known type, without the graph it came from."""
@@ -305,7 +314,8 @@ class ClientRunner:
         common = common_key(request.seed, request.round)
         data = self.federation, self._on_device
         held = [bool(h) for h in self._holds[place]]
-        return LoopClient(client, of, common, n, holds, held, self.problem, *data, place, self.autograd)
+        who = client, of, common, request.exchange
+        return LoopClient(*who, n, holds, held, self.problem, *data, place, self.autograd)
 
 
 def run_jobs(

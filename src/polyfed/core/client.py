@@ -22,7 +22,8 @@ class Client(Protocol):
     """Who a client is.
 
     n is the number of training examples and holds says, per objective, whether the client has data for it (1 or 0);
-    key seeds all its randomness of this round, common_key is the same for all clients of a round.
+    key seeds all its randomness of this round, common_key is the same for all clients of a round; exchange is the
+    number of this request in the round.
     """
 
     @property
@@ -36,6 +37,9 @@ class Client(Protocol):
 
     @property
     def common_key(self) -> Any: ...
+
+    @property
+    def exchange(self) -> Any: ...
 
     @property
     def n(self) -> Any: ...

@@ -73,7 +73,8 @@ def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
     problem = parts[request.part].problem
     work = works[request.work]
     fields = layers.transported(work, request.options)
-    return schema_of(fields, {**work.sizes(request.options), **problem.dims}, problem.dtype)
+    sizes = {**work.sizes(request.options), **problem.dims}
+    return schema_of(fields, sizes, problem.dtype, weighed=request.weighed)
 
 
 engines: Registry[Callable[..., Engine]] = Registry("engine", "polyfed.engines", modules=("polyfed.deploy.engine",))

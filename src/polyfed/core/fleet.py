@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.core.errors import NobodyAnswered
+from polyfed.core.errors import BadInput, NobodyAnswered
 from polyfed.core.keys import generator
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request, size
 from polyfed.core.problem import Problem
 from polyfed.core.schema import Fields, weigh
@@ -33,12 +34,11 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True)
 class Stack:
-    """Replies of one or more clients: arrays with a leading client axis, who failed and why, and when it was."""
+    """Replies of one or more clients: arrays with a leading client axis, and who failed and why."""
 
     clients: Ids
     arrays: Mapping[str, Tensor]
     failed: Mapping[int, str] = field(default_factory=dict)
-    tick: int = -1
 
     @classmethod
     def of(cls, client: int, reply: Reply) -> Stack:
@@ -71,26 +71,23 @@ class Sum:
     arrays: Mapping[str, Tensor]
     clients: Ids
     failed: Mapping[int, str]
-    tick: int = -1
 
     @classmethod
     def of(cls, stacks: Iterable[Stack]) -> Sum:
-        """Stacks added up as they come, in their order."""
+        """Stacks added up as they come, in their order; whole numbers wrap, as masked sums want it."""
         total: dict[str, Tensor] = {}
         answered: list[int] = []
         failed: dict[int, str] = {}
-        tick = -1
         for stack in stacks:
             failed.update(stack.failed)
             answered.extend(stack.clients)
-            tick = max(tick, stack.tick)
             for name, a in stack.arrays.items() if len(stack.clients) else ():  # what was refused may have any shape
-                part = a.sum(0)
+                part = a.sum(0, dtype=a.dtype)
                 if name in total:  # of one round, some replies may have been made on a GPU and some on the host
                     total[name] = total[name].add_(part.to(total[name].device))
                 else:
                     total[name] = part
-        return cls(total, answered, failed, tick)
+        return cls(total, answered, failed)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.arrays[name]
@@ -174,16 +171,23 @@ class Clock:
 
     Clients that keep state are told the last tick of theirs that was used with the next request, and commit or discard
     what they were keeping.
+
+    Args:
+        seed: of all draws.
+        layers: the run's: some keep state at the clients, whatever the work.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, layers: Layers | None = None) -> None:
         self.seed, self.round, self.exchange = seed, 0, 0
+        self.layers = layers or Layers()
         self.used: dict[int, int] = {}  # client -> tick
+        self.failures: list[tuple[int, str]] = []  # of this round
+        self._answered: dict[int, int] = {}  # client -> the last tick that it answered with a state
         self._begun: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def begin(self, t: int) -> None:
-        self.round, self.exchange = t, 0
+        self.round, self.exchange, self.failures = t, 0, []
         self._begun = dict(self.used)
 
     def stamp(self, clients: Ids, request: Request) -> Request:
@@ -193,10 +197,22 @@ class Clock:
         folded = torch.tensor([self.used.get(c, -1) for c in clients], dtype=torch.int64)
         return replace(request, seed=self.seed, round=self.round, exchange=exchange, folded=folded)
 
-    def use(self, clients: Ids, tick: int) -> None:
-        """The replies of these clients to an exchange have been used."""
+    def answered(self, clients: Ids, request: Request) -> None:
+        """These clients have answered an exchange; where they kept state with it, it may yet be used."""
+        if self._keeps(request):
+            with self._lock:
+                self._answered.update(dict.fromkeys(clients, request.tick))
+
+    def use(self, answer: Stack | Sum, request: Request) -> None:
+        """An answer has been used: the state that its clients kept with it counts, and who failed is noted."""
         with self._lock:
-            self.used.update(dict.fromkeys(clients, tick))
+            self.failures += answer.failed.items()
+            if self._keeps(request):
+                self.used.update({c: self._answered[c] for c in answer.clients if c in self._answered})
+
+    def _keeps(self, request: Request) -> bool:
+        work = works[request.work]
+        return work.state is not None or self.layers.remember(work)
 
     def rewind(self) -> None:
         """Back to the beginning of the round, which could not be finished."""
@@ -247,13 +263,16 @@ class PartView(PartFleet):
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         request = self.clock.stamp(clients, replace(request, part=self.part))
         for stack in self.inner.ask(clients, request) if len(clients) else ():
-            yield replace(stack, tick=request.tick)
+            self.clock.answered(stack.clients, request)
+            yield stack
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         request = self.clock.stamp(clients, replace(request, part=self.part))
         if not len(clients):
-            return Sum({}, (), {}, request.tick)
-        return replace(self.inner.sum(clients, request), tick=request.tick)
+            return Sum({}, (), {})
+        total = self.inner.sum(clients, request)
+        self.clock.answered(total.clients, request)
+        return total
 
 
 class Around(PartFleet):
@@ -277,11 +296,26 @@ class Around(PartFleet):
         return self.inner.ask(clients, replace(request, weighed=False))
 
     def exchange(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        """An exchange of the layer's own; replies count as used when they have come."""
+        """An exchange of the layer's own; replies count as used when they have come.
+
+        All client halves act on its work, as on any other; of the server's halves, those further in.
+        """
+        works[request.work].check(request.options)
         for stack in self.inner.ask(clients, request):
-            if works[request.work].state is not None:
-                self.clock.use(stack.clients, stack.tick)
+            self.clock.use(stack, request)
             yield stack
+
+    def combined(self, stacks: Sequence[Stack], request: Request, how: Callable[[Tensor], Tensor]) -> Sum:
+        """A sum in which the updates are not the mean but `how` combines them (clients first), a median say.
+
+        It is as if every client had sent that: the method, which divides by the weights, gets it back. An objective's
+        updates are combined over the clients that hold it.
+        """
+        total = Sum.of(stack.weighed(request) for stack in stacks)
+        updates = {n: f for n, f in self.fields(request).items() if f.role == "update"} if total.clients else {}
+        every = {n: torch.cat([s[n] for s in stacks if len(s.clients)]) for n in {*updates, *_weights(updates)}}
+        made = {n: _combined(every[n], every.get(f.by), how) for n, f in updates.items()}
+        return replace(total, arrays={**total.arrays, **made})
 
     def fields(self, request: Request) -> Fields:
         """What the arrays of a reply mean."""
@@ -339,7 +373,6 @@ class Door(Around):
         rounds: how many rounds there will be.
         frame: how many models are trained together: the rounds in which each client meets each of them once.
         draw: from a round and a purpose to its clients, where a schedule decides.
-        remembers: whether a layer keeps state at the clients, so that every reply has to be acknowledged.
     """
 
     def __init__(
@@ -351,12 +384,10 @@ class Door(Around):
         rounds: int = 1,
         frame: int = 1,
         draw: Callable[[int, str], list[int]] | None = None,
-        remembers: bool = False,
     ) -> None:
         super().__init__(inner)
         self.problem, self.size, self.rounds, self.frame = problem, cohort, rounds, frame
-        self._draw, self._remembers = draw, remembers
-        self._lock = threading.Lock()
+        self._draw = draw
         self.begin(0)
 
     @property
@@ -370,8 +401,20 @@ class Door(Around):
     def begin(self, t: int) -> None:
         """Start round t: exchanges are counted, and failures and participants listed, anew."""
         self.clock.begin(t)
-        self.failures: list[tuple[int, str]] = []
         self.asked: dict[int, None] = {}
+        self._begun = [(fleet, fleet.tree()) for fleet in layer_fleets(self)]
+
+    def rewind(self) -> None:
+        """Back to the beginning of the round, which could not be finished."""
+        self.clock.rewind()
+        for fleet, tree in self._begun:
+            if tree:
+                fleet.load(tree)
+
+    @property
+    def failures(self) -> list[tuple[int, str]]:
+        """Who failed in this round, and why."""
+        return self.clock.failures
 
     def cohort(self, t: int, purpose: str = "cohort", size: int | None = None) -> list[int]:
         """Clients for a purpose in round t, in order of their numbers; only those that have examples.
@@ -384,39 +427,35 @@ class Door(Around):
         return draw_cohort(self.examples, self.size if size is None else size, self.seed, purpose, t)
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        self._begin_exchange(clients, request)
+        if self.clock.layers.hide(works[request.work]):
+            raise BadInput(f"A layer lets only sums of {request.work!r} through; Algorithm.needs should say 'replies'.")
+        clients = self._asked(clients, request)
         answered = 0
         failed: dict[int, str] = {}
         for stack in self.inner.ask(clients, request):
             failed.update(stack.failed)
             answered += len(stack.clients)
-            self._record(stack, request)
+            self.clock.use(stack, request)
             if len(stack.clients):
                 yield stack.to("cpu")
         if not answered:
             raise NobodyAnswered(self._nobody(request, clients, failed))
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        self._begin_exchange(clients, request)
+        clients = self._asked(clients, request)
         weighs = any(f.by for f in self.fields(request).values())
         total = self.inner.sum(clients, replace(request, weighed=weighs))
-        self._record(total, request)
+        self.clock.use(total, request)
         if not total.clients:
             raise NobodyAnswered(self._nobody(request, clients, total.failed))
         return total.to("cpu")
 
-    def _begin_exchange(self, clients: Ids, request: Request) -> None:
+    def _asked(self, clients: Ids, request: Request) -> list[int]:
+        """The clients as plain numbers; they take part in the round. Options that the work does not have end here."""
         works[request.work].check(request.options)
-        with self._lock:
-            self.asked.update(dict.fromkeys(clients))
-
-    def _record(self, answer: Stack | Sum, request: Request) -> None:
-        """Who failed, and whose state-keeping reply was used."""
-        with self._lock:
-            self.failures += answer.failed.items()
-        work = works[request.work]
-        if work.state is not None or (self._remembers and not work.measures):
-            self.clock.use(answer.clients, answer.tick)
+        numbers = [int(client) for client in clients]
+        self.asked.update(dict.fromkeys(numbers))
+        return numbers
 
     def _nobody(self, request: Request, clients: Ids, failed: Mapping[int, str]) -> str:
         first = next((f" (client {c}: {why})" for c, why in failed.items()), "")
@@ -426,6 +465,20 @@ class Door(Around):
     def report(self) -> dict[str, Any]:
         """What the layers say about the round."""
         return {name: value for fleet in reversed(layer_fleets(self)) for name, value in fleet.report().items()}
+
+
+def _weights(fields: Fields) -> set[str]:
+    return {field.by for field in fields.values() if field.by}
+
+
+def _combined(updates: Tensor, a: Tensor | None, how: Callable[[Tensor], Tensor]) -> Tensor:
+    """What the clients' updates are combined to, times their weights' sum; a may have an entry per objective."""
+    if a is None:
+        return how(updates) * len(updates)
+    if a.dim() == 1:
+        return how(updates) * a.sum()
+    rows = [how(updates[a[:, s] > 0, s]) if (a[:, s] > 0).any() else updates[0, s] * 0 for s in range(a.shape[1])]
+    return torch.stack(rows) * a.sum(0).reshape(-1, *[1] * (updates.dim() - 2))
 
 
 def draw_cohort(examples: NDArray[np.int64], size: int, seed: int, purpose: str, t: int) -> list[int]:

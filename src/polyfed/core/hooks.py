@@ -8,13 +8,14 @@ from typing import Any
 
 
 def check_hooks(cls: type[Any], base: type[Any]) -> None:
-    """Refuse a public method that is nearly named like one of the base's, and one of another signature."""
-    hooks = {name: value for name, value in vars(base).items() if inspect.isfunction(value) and name[0] != "_"}
+    """Refuse a public name that is nearly one of the base's, and a method of another signature."""
+    hooks = {name: value for name, value in vars(base).items() if name[0] != "_"}
     for name, value in vars(cls).items():
-        if not inspect.isfunction(value) or name.startswith("_"):
+        if name.startswith("_"):
             continue
         if name in hooks:
-            _check_signature(cls, name, value, hooks[name])
+            if inspect.isfunction(value) and inspect.isfunction(hooks[name]):
+                _check_signature(cls, name, value, hooks[name])
         elif near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.82):
             raise TypeError(
                 f"{cls.__name__}.{name} is nearly called like the hook {near[0]!r} of {base.__name__}; "

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from polyfed.core import keys, tensorkeys
 from polyfed.core.client import Client, ClientState
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import Request
@@ -44,6 +45,8 @@ class Outgoing:
         fields: what each array means, by name.
         arrays: the arrays; weights among them may be plain numbers.
         state: what the client remembers, for a layer that says `remembers`; put another mapping here to change it.
+            All works and layers of a client share it: begin a name with the layer's own.
+        place: the layer's, among those that act on this work.
     """
 
     client: Client
@@ -51,6 +54,13 @@ class Outgoing:
     fields: Fields
     arrays: Mapping[str, Any]
     state: ClientState
+    place: int = 0
+
+    @property
+    def key(self) -> Any:
+        """For what this layer draws: another one for every client, round, exchange and layer."""
+        parts = self.client.key, "layer", self.place, self.client.exchange
+        return keys.key(*parts) if isinstance(self.client.key, int) else tensorkeys.key(*parts)
 
     def named(self, *roles: str) -> list[str]:
         """The names of the arrays that have one of these roles."""
@@ -65,7 +75,7 @@ class Layer:
     """
 
     stage: ClassVar[Stage] = "guard"
-    needs: ClassVar[Literal["", "sums", "replies"]] = ""  # 'sums': refuses a method that needs single replies
+    needs: ClassVar[Literal["", "sums"]] = ""  # 'sums': refuses a method that needs single replies
     measures: ClassVar[bool] = False
     remembers: ClassVar[bool] = False  # whether it keeps state at the clients
 
@@ -138,13 +148,17 @@ class Layers:
             inner = half if half is inner or layer.measures else PastMeasuring(half, inner)
         return inner
 
-    @property
-    def remembers(self) -> bool:
-        return any(layer.remembers for layer in self.listed)
+    def remember(self, work: Work) -> bool:
+        """Whether clients keep state with this work on behalf of a layer."""
+        return any(layer.remembers for layer in self.on(work))
 
-    @property
-    def singly(self) -> frozenset[int]:
-        return frozenset(client for layer in self.listed for client in layer.singly)
+    def hide(self, work: Work) -> bool:
+        """Whether single replies to this work would pass by a layer that changes sums."""
+        return any(layer.needs == "sums" for layer in self.on(work))
+
+    def singly(self, work: Work) -> frozenset[int]:
+        """The clients whose work has to be done one at a time."""
+        return frozenset(client for layer in self.on(work) for client in layer.singly)
 
     def check(self, parts: Parts, clients: int) -> None:
         """Refuse, by name, what does not go with the methods or the number of clients."""

@@ -46,6 +46,8 @@ class Registry(Generic[T]):
             self._fill()
         if name in self._things:
             return self._things[name]
+        if name in self._imported:
+            return self._imported[name]
         if self._own and ":" in name:
             thing: T = _import(name, self.kind)
             self._imported[name] = thing
@@ -108,7 +110,7 @@ def _import(name: str, kind: str) -> Any:
         if not callable(found):
             raise AttributeError(f"{attribute!r} is {type(found).__name__}, not a function or a class")
         return found
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise BadInput(
             f"The {kind} {name!r} cannot be imported ({error}); "
             "write 'package.module:function' with the package on the Python path."

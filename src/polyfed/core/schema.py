@@ -32,14 +32,14 @@ class Field:
         role: what it means.
         by: the weight it is averaged by, the name of an array with the role 'weight'; empty for arrays that simply
             add up. A weight with one entry per objective multiplies along the array's first axis.
-        sent: whether it travels; a weight that the server knows need not.
+        in_sums: whether it travels where a sum is asked for; a weight whose sum nobody needs does not.
     """
 
     axes: str = ""
     dtype: str = ""
     role: Role = "statistics"
     by: str = ""
-    sent: bool = True
+    in_sums: bool = True
 
     @classmethod
     def of(cls, field: Field | str) -> Field:
@@ -63,9 +63,9 @@ losses: Callable[..., Field] = partial(Field, role="losses")
 weight: Callable[..., Field] = partial(Field, role="weight")
 
 
-def schema_of(fields: Fields, dims: Mapping[str, int], dtype: torch.dtype) -> Schema:
+def schema_of(fields: Fields, dims: Mapping[str, int], dtype: torch.dtype, *, weighed: bool) -> Schema:
     """Shape and type of every array that travels; dims gives the letters' sizes."""
-    sent = {name: field for name, field in fields.items() if field.sent}
+    sent = {name: field for name, field in fields.items() if field.in_sums or not weighed}
     return {name: (f.shape(dims), DTYPES[f.dtype] if f.dtype else dtype) for name, f in sent.items()}
 
 

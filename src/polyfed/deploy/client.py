@@ -71,6 +71,7 @@ def open_sites(folder: Path, run: Mapping[str, Any], node: Mapping[str, Any]) ->
 
     torch.set_num_threads(1)
     name, settings = experiment(folder, run)
+    settings.pop("callbacks", None)  # the server's
     plan, resolved = build_plan(name, settings)
     home = Path(str(node.get("state", "~/.polyfed/clients"))).expanduser()
     tables = [table["data"] for table in resolved.get("models", {"": resolved}).values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import tomli_w
 from polyfed.algorithms import Algorithm, algorithms
 from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.compress import Compressor, compressors
-from polyfed.core.engine import Engine
+from polyfed.core.engine import Engine, engines
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation
 from polyfed.core.layer import Layer, Layers, layer_name
@@ -41,7 +41,7 @@ def train(
     rounds: int = 100,
     cohort: int | float | str = "all",
     seed: int = 0,
-    engine: str | Mapping[str, Any] = "local",
+    engine: str | Mapping[str, Any] | Callable[..., Engine] = "local",
     evaluate: Mapping[str, Any] | None = None,
     layers: Sequence[Layer | str | Mapping[str, Any]] = (),
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
@@ -57,7 +57,8 @@ def train(
         rounds: how many rounds.
         cohort: clients a round, a number, a fraction below 1, or 'all'.
         seed: same seed, same model.
-        engine: where clients work, a name, or a dict with a name and settings, {'name': 'local', 'workers': 2}.
+        engine: where clients work: a name, a dict with a name and settings, {'name': 'local', 'workers': 2}, or a
+            subclass of `polyfed.Engine`.
         evaluate: the keys of [evaluate] in an experiment, {'every': 10}.
         layers: what stands between the method and the clients, in order: attacks, faults, ...
         callbacks: who is told of every round.
@@ -82,7 +83,7 @@ def train_many(
     rounds: int = 100,
     cohort: int | float | str = "all",
     seed: int = 0,
-    engine: str | Mapping[str, Any] = "local",
+    engine: str | Mapping[str, Any] | Callable[..., Engine] = "local",
     evaluate: Mapping[str, Any] | None = None,
     layers: Sequence[Layer | str | Mapping[str, Any]] = (),
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
@@ -126,11 +127,13 @@ class RunSettings:
         rounds: int,
         cohort: int | float | str,
         seed: int,
-        engine: str | Mapping[str, Any],
+        engine: str | Mapping[str, Any] | Callable[..., Engine],
         evaluate: Mapping[str, Any] | None,
     ) -> RunSettings:
         given = {"rounds": rounds, "seed": seed, "cohort": cohort}
         numbers: Any = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
+        if callable(engine):
+            engine = engines.name_of(engine)
         if not isinstance(engine, str | Mapping):
             raise BadInput(f"engine should be a name or a dict with a name and settings. Found {engine!r}.")
         table = {"name": engine} if isinstance(engine, str) else dict(engine)
@@ -188,7 +191,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Compressor):
         return as_table(compressors, value)
     if isinstance(value, Weighting):
-        return {"name": weightings.name_of(type(value))}
+        return {"name": weightings.name_of(type(value)), **_fields(value)}
+    if callable(value) and not is_dataclass(value):
+        return getattr(value, "__name__", type(value).__name__)
     if is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
     if isinstance(value, Mapping):
@@ -199,7 +204,16 @@ def _plain(value: Any) -> Any:
 def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
     """A run goes on with the settings it was begun with; only more rounds may be asked for."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
-    for key in {*before, *now} - {"rounds", "engine"}:
-        if before.get(key) != now.get(key):
-            raise BadInput(f"{directory.path} was begun with {key} = {before.get(key)}; found {now.get(key)}.")
+    for key in sorted({*before, *now} - {"rounds", "engine"}):
+        for name, was, given in _differences(key, before.get(key), now.get(key)):
+            raise BadInput(f"{directory.path} was begun with {name} = {was}; found {given}.")
     return directory
+
+
+def _differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The settings that differ, each by its whole name."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in sorted({*was, *now}):
+            yield from _differences(f"{name}.{key}", was.get(key), now.get(key))
+    elif was != now:
+        yield name, was, now

@@ -95,6 +95,7 @@ class RunDirectory:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append one round's line, in one write."""
+        self.new = False
         with self.metrics.open("ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 

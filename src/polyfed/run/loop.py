@@ -7,6 +7,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,14 +56,11 @@ def execute(plan: Plan, directory: RunDirectory) -> Result:
     keep_freed_memory()  # before workers are forked
     with directory.locked(), one_thread(), interruptible() as interrupted:
         try:
-            engine = plan.engine(plan.parts, plan.layers)
+            with closing(plan.engine(plan.parts, plan.layers)) as engine:
+                return _Loop(plan, directory, engine).run(interrupted)
         except BadInput:
-            directory.abandon()
+            directory.abandon()  # unless a round has been logged
             raise
-        try:
-            return _Loop(plan, directory, engine).run(interrupted)
-        finally:
-            engine.close()
 
 
 def open_doors(plan: Plan, engine: Engine, meter: Metered) -> tuple[dict[str, Door], ClientPool | None]:
@@ -73,10 +71,10 @@ def open_doors(plan: Plan, engine: Engine, meter: Metered) -> tuple[dict[str, Do
         pool = ClientPool(plan.schedule.assign, len(plan.parts), examples, plan.cohort, plan.seed)
     doors = {}
     for place, (name, part) in enumerate(plan.parts.items()):
-        view = PartView(meter, name, engine.population[name], Clock(plan.seed))
+        view = PartView(meter, name, engine.population[name], Clock(plan.seed, plan.layers))
         doors[name] = Door(
             plan.layers.fleet(view), part.problem, cohort=plan.cohort, rounds=plan.rounds, frame=len(plan.parts),
-            draw=None if pool is None else partial(pool.group, place), remembers=plan.layers.remembers,
+            draw=None if pool is None else partial(pool.group, place),
         )  # fmt: skip
     return doors, pool
 
@@ -99,6 +97,7 @@ class _Loop:
         result = None
         try:
             self._tell("on_start")
+            self.done = self.done or self.view.stopping
             while t < self.plan.rounds and not self.done:
                 try:
                     states = self._round(t + 1, states)
@@ -113,9 +112,9 @@ class _Loop:
             result = self._end(states)
             return result
         finally:
-            self._tell("on_end", result)
             if self.together is not None:
                 self.together.close()
+            self._tell_the_end(result)
 
     # beginning, and what a checkpoint holds: of one part its own trees, of several a tree for each
 
@@ -132,10 +131,8 @@ class _Loop:
         folded, layers = self._by_part(tree.get("folded", {})), self._by_part(tree.get("layers", {}))
         for name, door in self.doors.items():
             door.clock.load(folded.get(name, {}))
-            for i, fleet in enumerate(layer_fleets(door)):
-                fleet.load(layers.get(name, {}).get(str(i), {}))
-        for i, callback in enumerate(self.plan.callbacks):
-            callback.load(tree.get("callbacks", {}).get(str(i), {}))
+            _load(layer_fleets(door), layers.get(name, {}))
+        _load(self.plan.callbacks, tree.get("callbacks", {}))
         self.done = "done" in tree
         return t, states
 
@@ -184,7 +181,7 @@ class _Loop:
             for client, why in door.failures
         ]
         line["seconds"] = time.perf_counter() - start
-        self._finish_round(t, states, _plain(line))
+        self._finish_round(t, states, line)
         return states
 
     def _trained(self, t: int, states: States) -> tuple[States, dict[str, Any], dict[str, Any]]:
@@ -202,14 +199,19 @@ class _Loop:
             {m: e.client_metrics(t, before[m], after[m], self.doors[m], rounds) for m, e in asked.items()}
         )
         if next(iter(self.evaluations.values())).due(t, rounds):
-            evaluated = {m: e(after[m], self.doors[m], self.methods[m].personal) for m, e in self.evaluations.items()}
-            found |= self._named(evaluated)
+            found |= self._evaluated(after)
             own = {m: dict(method.measure(after[m], self.doors[m])) for m, method in self.methods.items()}
             self.done = {bool(figures.pop("done", False)) for figures in own.values()} == {True}
             found |= {name: v for name, v in self._named(own).items() if name not in line and name not in found}
         return found
 
+    def _evaluated(self, states: States) -> dict[str, Any]:
+        every = self.evaluations.items()
+        return self._named({m: e(states[m], self.doors[m], self.methods[m].personal) for m, e in every})
+
     def _finish_round(self, t: int, states: States, line: dict[str, Any]) -> None:
+        """Log the round, and tell the callbacks of it."""
+        line = _plain(line)
         self.directory.log(line)
         self.view.round, self.view.states = t, states
         try:
@@ -251,9 +253,21 @@ class _Loop:
 
     # the end
 
+    def _tell_the_end(self, result: Result | None) -> None:
+        """To everybody; what one of them raises is shown when the run itself went well."""
+        failed: list[str] = []
+        for callback in self.plan.callbacks:
+            try:
+                callback.on_end(self.view, result)
+            except Exception as error:
+                why = f"The callback {type(callback).__name__} failed at the end ({type(error).__name__}: {error})"
+                failed += [] if callback.optional else [why]
+        if failed and result is not None:
+            raise RunStopped(f"{failed[0]}; the run in {self.directory.path} is complete.")
+
     def _stopped(self, t: int, states: States, why: str) -> RunStopped:
         for door in self.doors.values():
-            door.clock.rewind()
+            door.rewind()
         self._checkpoint(t, states, now=True)
         return RunStopped(f"{why} The run stopped after round {t}. {self._how_to_resume()}")
 
@@ -265,21 +279,23 @@ class _Loop:
         extras = {m: method.extras(states[m]) for m, method in self.methods.items()}
         saved = {**weights, **{qualified_weight(m, n): v for m, more in extras.items() for n, v in more.items()}}
         history = self.directory.history()
-        summary = self._summary(history, hashlib.sha256(model_bytes(saved)).hexdigest())
+        summary = self._summary(history, states, hashlib.sha256(model_bytes(saved)).hexdigest())
         self.directory.finish(saved, summary)
         model = self.plan.module()  # the problem stays as it was, for the next method to start from
         model.load_state_dict(weights)
         return Result(model, history, self.directory.path, summary)
 
-    def _summary(self, history: list[dict[str, Any]], sha256: str) -> dict[str, Any]:
-        nothing: dict[str, Any] = {"losses": {}, "metrics": {}}
-        last = next((line for line in reversed(history) if "losses" in line), nothing)
+    def _summary(self, history: list[dict[str, Any]], states: States, sha256: str) -> dict[str, Any]:
+        done: dict[str, Any] = history[-1] if history else {"round": 0}
+        last: dict[str, Any] = (
+            done if "losses" in done else _plain(self._evaluated(states))
+        )  # a callback may stop in any round
         objectives = {name: {"loss": loss, **last["metrics"][name]} for name, loss in last["losses"].items()}
         return {
             "run": str(self.directory.path),
             "algorithm": self.plan.title,
             "engine": self.plan.engine_name,
-            "rounds": self.plan.rounds,
+            "rounds": done["round"],
             "seed": self.plan.seed,
             "seconds": sum(line["seconds"] for line in history),
             "bytes_up": sum(line["bytes_up"] for line in history),
@@ -293,6 +309,13 @@ class _Loop:
 def _trees(things: Any) -> dict[str, Any]:
     """The trees of those that remember something, by their places."""
     return {str(i): tree for i, thing in enumerate(things) if (tree := thing.tree())}
+
+
+def _load(things: Any, trees: Mapping[str, Any]) -> None:
+    """Back to what `_trees` has saved."""
+    for i, thing in enumerate(things):
+        if str(i) in trees:
+            thing.load(trees[str(i)])
 
 
 def _add(line: dict[str, Any], found: Mapping[str, Any]) -> None:

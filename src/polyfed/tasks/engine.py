@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.client.memory import Job, Memory
-from polyfed.client.runner import perform
+from polyfed.client.runner import perform, unchecked
 from polyfed.core.client import ClientState
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput
@@ -39,6 +39,7 @@ class TaskClient:
     scratch: dict[str, Any]
     key: int = 0
     common_key: int = 0
+    exchange: int = 0
     holds: Tensor = field(default_factory=lambda: torch.ones(1))
 
     def data(self, split: str = "train") -> Batch:
@@ -76,7 +77,7 @@ class ArrayEngine(Engine):
     def _do(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:
         request = job.request
         client = replace(self._clients[job.client], key=client_key(request.seed, request.round, job.client))
-        return perform(client, request, job.state, self.layers, finite=False)
+        return perform(client, request, job.state, self.layers, unchecked)
 
     def close(self) -> None:
         if self._pool is not None:

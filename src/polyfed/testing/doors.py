@@ -89,6 +89,6 @@ def open_door(
     listed = Layers(tuple(layers))
     part = {"": Part(problem, federation)}
     made = engines[engine](part, listed, **(settings or {})) if isinstance(engine, str) else engine
-    view = PartView(Metered(made), "", made.population[""], Clock(seed))
+    view = PartView(Metered(made), "", made.population[""], Clock(seed, made.layers))
     size = len(federation) if cohort is None else cohort
-    return Door(made.layers.fleet(view), problem, cohort=size, rounds=rounds, remembers=made.layers.remembers)
+    return Door(made.layers.fleet(view), problem, cohort=size, rounds=rounds)

@@ -80,7 +80,7 @@ def jacobian(client: GradientClient, request: Request, options: JacobianOptions)
     "residual",
     reply={
         "true": statistics("M M", by="square"), "sent": statistics("M M", by="square"),
-        "cross": statistics("M M", by="share"), "share": weight(sent=False), "square": weight(sent=False),
+        "cross": statistics("M M", by="share"), "share": weight(in_sums=False), "square": weight(in_sums=False),
     },
     options=JacobianOptions,
     numbers=("lr",),

@@ -124,7 +124,7 @@ class MultiModelRound:
                 return NobodyAnswered(f"Round {t}: no client assigned to model {m!r} has rows for it.")
             return self.methods[m].round(t, state, door)
         except NobodyAnswered as error:
-            door.clock.rewind()  # the model is as before the round, and so must be what its clients keep
+            door.rewind()  # the model is as before the round, and so must be what its clients keep
             return error
 
     def _assigned(self, t: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class FedCMOO(Gramian):
         compress: how a client's Jacobian is compressed: a name, a dict with a name and settings, or a
             `polyfed.Compressor`.
         width: numbers an objective, for compress = 'sketch'; 256 where the model has them.
-        budget: upload in models, for 'rand-svd', 'top-k' and 'random-mask'; 1 if not given.
+        budget: upload in models, for 'rand-svd', 'top-k' and 'random-mask'.
         ways: 1; or 2: the server sends the compressed sum back, and clients correct G.
         gram: G of the 'cohort', or of 'two-sets' of further clients (Algorithm 10).
         exchanges: 2 a round; or 1: weights of the last round, Jacobians sent along with updates.
@@ -62,7 +62,7 @@ class FedCMOO(Gramian):
 
     compress: str | Mapping[str, Any] | Compressor = "sketch"
     width: Annotated[int, Field(ge=1)] | None = None
-    budget: Positive | None = None
+    budget: Positive = 1.0
     ways: Literal[1, 2] = 1
     gram: Literal["cohort", "two-sets"] = "cohort"
     exchanges: Literal[1, 2] = 2

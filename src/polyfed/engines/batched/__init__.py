@@ -22,7 +22,7 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
 from polyfed.engines.batched.kernels import why_no_triton
-from polyfed.engines.batched.together import Settings, Together, unfit
+from polyfed.engines.batched.together import Group, Settings, Together, in_cohort_order, unfit
 
 
 @engines("batched")
@@ -52,15 +52,20 @@ class Batched(Engine):
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         part = self.together[request.part]
-        for group in part.groups(clients, request):
-            done = 0
-            while done < len(group.clients):
-                try:
-                    stacks, done = part.run(group, done, self.chunk)
-                except torch.cuda.OutOfMemoryError:
-                    self._smaller()
-                    continue
-                yield from stacks
+        groups = part.groups(clients, request)
+        stacks = (stack for group in groups for stack in self._run(part, group))
+        yield from stacks if len(groups) == 1 else in_cohort_order(list(stacks), clients)
+
+    def _run(self, part: Together, group: Group) -> Iterator[Stack]:
+        """A group's work, as many clients at once as fit."""
+        done = 0
+        while done < len(group.clients):
+            try:
+                stacks, done = part.run(group, done, self.chunk)
+            except torch.cuda.OutOfMemoryError:
+                self._smaller()
+                continue
+            yield from stacks
 
     def _smaller(self) -> None:
         if self.chunk == 1:

@@ -65,6 +65,7 @@ class ManyClients:
     id: Tensor
     key: Tensor
     common_key: Tensor
+    exchange: Tensor
     n: Tensor
     holds: Tensor
     place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polyfed.client.device import precision, resident
 from polyfed.client.memory import Memory
-from polyfed.client.runner import ClientRunner, perform
+from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
 from polyfed.core.federation import SPLITS, Index, Rows
 from polyfed.core.fleet import Ids, Population, Stack
@@ -25,7 +25,7 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.core.problem import Problem
-from polyfed.core.work import works
+from polyfed.core.work import Work, works
 from polyfed.engines.batched.capture import Captured
 from polyfed.engines.batched.manyclients import ManyClients, Question, Sizes
 from polyfed.engines.batched.stacked import Stacked, compiling
@@ -76,19 +76,28 @@ class Together:
         if why := unfit(part.problem, layers):
             self._fall_back("", why)
 
-    def groups(self, clients: Ids, request: Request) -> Iterator[Group]:
-        """The clients of a request, cut where two neighbours cannot go together."""
+    def groups(self, clients: Ids, request: Request) -> list[Group]:
+        """The clients of a request that can go together, wherever they stand in the cohort."""
+        work = works[request.work]
         own = sent = self.memory.recall(clients, request)
-        if works[request.work].measures:  # of everybody: what only the cohort has been sent should not matter
+        if work.measures:  # of everybody: what only the cohort has been sent should not matter
             different = list({id(past): past for past in sent}.values())
             common = {name: a for name, a in different[0].items() if all(past.get(name) is a for past in different)}
             sent = [common] * len(clients)
-        alone = self.layers.singly if not works[request.work].measures else frozenset()
-        for (_, singly), run in groupby(range(len(clients)), key=lambda i: (id(sent[i]), clients[i] in alone)):
-            places = list(run)
-            merged = replace(request, shared=sent[places[0]])
-            each = [own[i] for i in places]
-            yield Group([clients[i] for i in places], places, merged, each, singly or self._loops(request.work))
+        alone, loops = self.layers.singly(work), self._loops(work)
+        found: dict[tuple[int, bool], list[int]] = {}
+        for i, client in enumerate(clients):
+            found.setdefault((id(sent[i]), client in alone), []).append(i)
+        return [
+            Group(
+                [clients[i] for i in at],
+                at,
+                replace(request, shared=sent[at[0]]),
+                [own[i] for i in at],
+                loops or singly,
+            )
+            for (_, singly), at in found.items()
+        ]
 
     def run(self, group: Group, start: int, chunk: int) -> tuple[Iterator[Stack], int]:
         """The work of a group from its client `start` on: a chunk of it, or all the rest one by one; and how far."""
@@ -103,16 +112,15 @@ class Together:
         except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError) as error:
             self._fall_back(group.request.work, f"{type(error).__name__}: {str(error).splitlines()[0]}")
             return self._run_each(group, rest), rest.stop
-        return iter([Stack(group.clients[now], arrays)]), now.stop
+        return iter([_only_finite(Stack(group.clients[now], arrays))]), now.stop
 
     def forget(self) -> None:
         """Let go of recorded programs."""
         self._captured.clear()
 
-    def _loops(self, name: str) -> bool:
-        work = works[name]
-        keeps = work.state is not None or (self.layers.remembers and not work.measures)
-        return "" in self._one_by_one or name in self._one_by_one or keeps or work.needs == "rows"
+    def _loops(self, work: Work) -> bool:
+        keeps = work.state is not None or self.layers.remember(work)
+        return bool({"", work.name} & self._one_by_one.keys()) or keeps or work.needs == "rows"
 
     def _fall_back(self, work: str, why: str) -> None:
         self._one_by_one[work] = why
@@ -143,7 +151,8 @@ class Together:
         shared = {name: a.to(device) for name, a in request.shared.items()}
         numbers = self._numbers(request) if self.settings.graph else {}
         request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
-        common = torch.tensor(tensorkeys.signed(common_key(request.seed, request.round)), device=device)
+        times = [tensorkeys.signed(common_key(request.seed, request.round)), request.exchange]
+        common = torch.tensor(times, device=device)
         arguments = shared, each, mine, common, numbers
         program = self._program(request, sizes)
         with precision(self.settings.tf32), compiling() if device.type == "cuda" else nullcontext():
@@ -171,14 +180,25 @@ class Together:
 
     def _program(self, request: Request, sizes: Sizes) -> Program:
         """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
-        timeless = replace(request, seed=-1, round=-1, folded=None)
+        timeless = replace(request, seed=-1, round=-1, exchange=-1, folded=None)
+        guarded = bool(self.layers.on(works[request.work]))  # else the server sees what is not finite as it is
 
         def one(shared: Any, each: Any, mine: dict[str, Any], common: Tensor, numbers: Any) -> dict[str, Tensor]:
-            client = ManyClients(self.problem, self._on_device, self._stacked, common_key=common, sizes=sizes, **mine)
+            client = ManyClients(
+                self.problem, self._on_device, self._stacked,
+                common_key=common[0], exchange=common[1], sizes=sizes, **mine,
+            )  # fmt: skip
             asked = replace(timeless, shared=shared, each=each, options={**request.options, **numbers})
-            arrays, _ = perform(client, asked, None, self.layers, finite=False)
+            flags: dict[str, Tensor] = {}
+
+            def note_finite(arrays: Mapping[str, Any]) -> None:
+                values = [a for a in arrays.values() if isinstance(a, Tensor) and a.is_floating_point()]
+                flags[FINITE] = torch.stack([torch.isfinite(a).all() for a in values]).all()
+
+            arrays, _ = perform(client, asked, None, self.layers, note_finite if guarded else unchecked)
             like = client.n
-            return {name: a if isinstance(a, Tensor) else torch.full_like(like, a) for name, a in arrays.items()}
+            made = {name: a if isinstance(a, Tensor) else torch.full_like(like, a) for name, a in arrays.items()}
+            return {**made, **flags}
 
         return torch.func.vmap(one, in_dims=(None, 0, 0, None, None), randomness="different")
 
@@ -200,11 +220,36 @@ class Together:
         return graph(arguments)
 
 
+FINITE = "polyfed.finite"  # whether a client's arrays were finite before the layers changed them
+
+
+def _only_finite(stack: Stack) -> Stack:
+    """Without the clients that `perform` would have stopped, had it been allowed to look."""
+    if FINITE not in stack.arrays:
+        return stack
+    fine = stack[FINITE].tolist()
+    arrays = {name: a for name, a in stack.arrays.items() if name != FINITE}
+    bad = [client for client, finite in zip(stack.clients, fine, strict=True) if not finite]
+    whole = Stack(stack.clients, arrays, stack.failed)
+    return whole.drop(dict.fromkeys(bad, "FloatingPointError: the reply holds NaN or infinity")) if bad else whole
+
+
+def in_cohort_order(stacks: list[Stack], clients: Ids) -> Iterator[Stack]:
+    """Stacks of several groups, cut and mixed so that clients come in their order."""
+    at = {client: (s, i) for s, stack in enumerate(stacks) for i, client in enumerate(stack.clients)}
+    yield from (Stack((), {}, stack.failed) for stack in stacks if stack.failed)
+    there = [client for client in clients if client in at]
+    for s, run in groupby(there, key=lambda client: at[client][0]):
+        some = list(run)
+        rows = [at[client][1] for client in some]
+        yield Stack(some, {name: a[rows] for name, a in stacks[s].arrays.items()})
+
+
 def unfit(problem: Problem, layers: Layers) -> str:
     """Why clients cannot be run together, or nothing."""
     if problem.buffers:
         return "its model has float buffers (BatchNorm), which padding would disturb; use GroupNorm."
-    if layers.remembers:
+    if any(layer.remembers for layer in layers.listed):
         return "a layer keeps state at the clients."
     return ""
 
