@@ -282,7 +282,7 @@ class ClientRunner:
     def _perform(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:
         client, request, state = job
         check = refuse_not_finite if self.layers.finite else unchecked
-        if self.device == HOST:
+        if self.device == HOST or works[request.work].needs == "rows":  # whose loops are the host's
             return perform(self._client(client, request), request, state, self.layers, check)
         moved = replace(request, shared=self._moved(request.shared), each=self._moved(request.each))
         with precision(self._tf32):

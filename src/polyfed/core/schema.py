@@ -63,7 +63,7 @@ losses: Callable[..., Field] = partial(Field, role="losses")
 weight: Callable[..., Field] = partial(Field, role="weight")
 
 
-def schema_of(fields: Fields, dims: Mapping[str, int], dtype: torch.dtype, *, weighed: bool) -> Schema:
+def schema_of(fields: Fields, dims: Mapping[str, int], dtype: torch.dtype, *, weighed: bool = False) -> Schema:
     """Shape and type of every array that travels; dims gives the letters' sizes."""
     sent = {name: field for name, field in fields.items() if field.in_sums or not weighed}
     return {name: (f.shape(dims), DTYPES[f.dtype] if f.dtype else dtype) for name, f in sent.items()}
