@@ -1,6 +1,6 @@
 """How long data takes: MultiMNIST built (aim: 10 s), opened again (0.5 s), and split over 100 Dirichlet clients (1 s).
 
-POLYFED_DATA=../shared/data python benchmarks/data.py
+POLYFED_DATA=/where/the/data/is python benchmarks/data.py
 """
 
 from __future__ import annotations

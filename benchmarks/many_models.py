@@ -157,10 +157,9 @@ def alternate(one: Callable[[int], None], other: Callable[[int], None], times: i
 
 
 def on_data(seeds: int) -> None:
-    """Section 7 in kind: `polyfed gain` on experiments/many-models."""
+    """Section 7 in kind: `polyfed gain` on experiments/many-models; POLYFED_DATA says where the data is."""
     from polyfed.cli.gain import gain as command
 
-    os.environ.setdefault("POLYFED_DATA", str(ROOT.parent / "shared" / "data"))
     plans = {"synthetic-a": "1,2,4,8", "synthetic-b": "1,2,4,8", "attributes": "9", "mixed": "2"}
     for name, models in plans.items():
         print(name, flush=True)

@@ -1,6 +1,6 @@
 """The error tables of the MOCHA paper (its Tables 1 and 4): global, local and multi-task models on real data.
 
-    POLYFED_DATA=../shared/data python benchmarks/mocha_tables.py --sets landmine vehicle --shuffles 10 [--skew]
+    POLYFED_DATA=/where/the/data/is python benchmarks/mocha_tables.py --sets landmine vehicle --shuffles 10 [--skew]
 
 For each shuffle: 75 % of every task's rows to train, lambda of {1e-3 ... 1e3} by 5-fold cross-validation, the mean over
 tasks of the error on the rest; then mean and standard error over shuffles. Smith et al. 2017, section 5.2; its grid
