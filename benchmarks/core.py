@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, Rows
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.keys import generator
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request

@@ -29,7 +29,9 @@ import testbed
 from polyfed import FedAvg, Federation, MultiModel, Objective, Problem
 from polyfed.algorithms.base import InverseDecay
 from polyfed.algorithms.models.multimodel import MultiModelRound
-from polyfed.core.fleet import Clock, Door, Metered, PartView
+from polyfed.core.clock import Clock
+from polyfed.core.door import Door, PartView
+from polyfed.core.fleet import Metered
 from polyfed.core.layer import Layers
 from polyfed.core.part import Part
 from polyfed.engines.local import Local

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyfed import Engine, Layer
 from polyfed.core.client import ClientState, GradientClient, RowClient
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
 from polyfed.core.work import Arrays, work

@@ -9,8 +9,9 @@ import torch
 
 from polyfed import Layer
 from polyfed.client.memory import Job, Memory
+from polyfed.core.door import Door
 from polyfed.core.errors import NobodyAnswered
-from polyfed.core.fleet import Around, Door, Ids, PartFleet, Stack
+from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.keys import key
 from polyfed.core.messages import Request
 from small import small_problem

@@ -11,7 +11,8 @@ import torch
 
 from polyfed import Algorithm, FedAvg, Layer
 from polyfed.algorithms import State
-from polyfed.core.fleet import Door, Metered, Stack, Sum
+from polyfed.core.door import Door
+from polyfed.core.fleet import Metered, Stack, Sum
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part

@@ -19,8 +19,8 @@ import torch
 from typer.testing import CliRunner
 
 from polyfed.cli import app as cli
+from polyfed.core.door import Door
 from polyfed.core.errors import BadInput, RunStopped
-from polyfed.core.fleet import Door
 from polyfed.core.layer import Layers
 from polyfed.core.messages import TICKS, Reply, Request
 from polyfed.core.part import Part

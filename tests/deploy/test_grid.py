@@ -13,8 +13,9 @@ from fleets import LOCAL, NEURAL, TASKS, many, trained
 
 from polyfed import FedAvg
 from polyfed.algorithms import State
+from polyfed.core.door import Door, PartView
 from polyfed.core.errors import BadInput, NobodyAnswered, RunStopped
-from polyfed.core.fleet import Door, Metered, PartView
+from polyfed.core.fleet import Metered
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
 from polyfed.core.part import Part

@@ -13,9 +13,10 @@ from fleets import LOCAL, NEURAL, TASKS, many, trained, weights
 
 from outside import COMPRESSOR, MEDIAN
 from polyfed import FedCMOO, train
+from polyfed.core.door import PartView
 from polyfed.core.engine import engines
 from polyfed.core.errors import BadInput
-from polyfed.core.fleet import Metered, PartView
+from polyfed.core.fleet import Metered
 from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import TICKS, Request
 from polyfed.core.part import Part

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from polyfed import Algorithm, BadInput, Faults, FedAvg, Layer, Problem, RunStopped, train
 from polyfed.algorithms import State
 from polyfed.core.client import RowClient
+from polyfed.core.door import Door
 from polyfed.core.engine import engines
-from polyfed.core.fleet import Door
 from polyfed.core.layer import Outgoing
 from polyfed.core.messages import Request
 from polyfed.core.work import Arrays, work

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.messages import Option
 from polyfed.core.settings import Count, NotNegative, Positive, settings
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.hooks import check_hooks
 from polyfed.core.problem import Problem
 from polyfed.core.registry import Registry

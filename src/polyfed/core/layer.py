@@ -141,7 +141,7 @@ class Layers:
 
     def fleet(self, inner: PartFleet) -> PartFleet:
         """The server's halves around a fleet, the first listed outermost."""
-        from polyfed.core.fleet import PastMeasuring
+        from polyfed.core.door import PastMeasuring
 
         for layer in reversed(self.listed):
             half = layer.fleet(inner)

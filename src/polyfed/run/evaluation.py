@@ -14,9 +14,9 @@ from torch import Tensor
 from polyfed.client.memory import Job
 from polyfed.client.runner import ClientRunner
 from polyfed.core.algorithm import State
+from polyfed.core.door import Door
 from polyfed.core.errors import RunStopped
 from polyfed.core.federation import Federation
-from polyfed.core.fleet import Door
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.problem import Problem

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from polyfed.algorithms.models.multimodel import ClientPool, MultiModelRound, qualified
 from polyfed.core.algorithm import State
+from polyfed.core.clock import Clock
+from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped
-from polyfed.core.fleet import Clock, Door, Metered, PartView, layer_fleets
+from polyfed.core.fleet import Metered
 from polyfed.core.heap import keep_freed_memory
 from polyfed.run.callbacks import RunView
 from polyfed.run.directory import RunDirectory, model_bytes

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from polyfed.client.memory import Job, Memory
 from polyfed.client.runner import perform, unchecked
 from polyfed.core.client import ClientState
+from polyfed.core.clock import Clock
+from polyfed.core.door import Door, PartView
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Rows
-from polyfed.core.fleet import Clock, Door, Ids, PartView, Stack
+from polyfed.core.fleet import Ids, Stack
 from polyfed.core.keys import client_key
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyfed.core.clock import Clock
+from polyfed.core.door import Door, PartView
 from polyfed.core.engine import Engine, engines
 from polyfed.core.federation import Federation, Rows
-from polyfed.core.fleet import Clock, Door, Metered, PartView
+from polyfed.core.fleet import Metered
 from polyfed.core.layer import Layer, Layers
 from polyfed.core.part import Part
 from polyfed.core.problem import Objective, Problem

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polyfed.core.clock import Clock
+from polyfed.core.door import Door, PartView
 from polyfed.core.engine import Engine, engines
-from polyfed.core.fleet import Clock, Door, Metered, PartView, Stack, Sum
+from polyfed.core.fleet import Metered, Stack, Sum
 from polyfed.core.layer import Layer, Layers, Outgoing
 from polyfed.core.messages import Request
 from polyfed.core.part import Part, Parts

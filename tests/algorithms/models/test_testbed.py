@@ -16,10 +16,11 @@ from polyfed.algorithms.base import GrowingBatch, InverseDecay, value_in_round
 from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.algorithms.models.schedules import Groups, Partition, frame_start
 from polyfed.algorithms.objectives.fedavg import FedAvg
+from polyfed.core.door import Door
 from polyfed.core.engine import engines
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation
-from polyfed.core.fleet import Door, Metered
+from polyfed.core.fleet import Metered
 from polyfed.core.keys import generator
 from polyfed.core.layer import Layers
 from polyfed.core.part import Part

@@ -22,8 +22,9 @@ from polyfed.algorithms.objectives.fair import QFedAvg
 from polyfed.algorithms.objectives.fedcmoo import FedCMOO
 from polyfed.algorithms.objectives.fmgda import FMGDA
 from polyfed.core.client import RowClient
+from polyfed.core.door import Door
 from polyfed.core.errors import RunStopped
-from polyfed.core.fleet import Around, Door, Ids, Metered, PartFleet, Stack
+from polyfed.core.fleet import Around, Ids, Metered, PartFleet, Stack
 from polyfed.core.keys import key
 from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import Request

@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 
 from polyfed.algorithms.tasks.task_models import TaskModels
 from polyfed.core.client import ClientState, RowClient
-from polyfed.core.fleet import Door, PartFleet
+from polyfed.core.door import Door
+from polyfed.core.fleet import PartFleet
 from polyfed.core.layer import Layer, Layers
 from polyfed.core.messages import Request
 from polyfed.core.work import Arrays, work

@@ -24,9 +24,10 @@ from polyfed.algorithms.tasks.mb_sgd import MbSGD
 from polyfed.algorithms.tasks.mocha import CoCoA, GlobalModel, LocalModels, MbSDCA, Mocha
 from polyfed.algorithms.tasks.regularisers import Clustered, Independent, Mean
 from polyfed.cli import app
+from polyfed.core.door import layer_fleets
 from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.federation import Rows
-from polyfed.core.fleet import Around, Ids, PartFleet, Stack, layer_fleets
+from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.layer import Layer, Stage
 from polyfed.core.messages import Request
 from polyfed.layers.faults import Faults

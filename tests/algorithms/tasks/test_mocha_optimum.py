@@ -18,7 +18,7 @@ from polyfed.algorithms.tasks.regularisers import (
     Probabilistic,
     Regulariser,
 )
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.layers.faults import Faults
 from polyfed.tasks.engine import ArrayEngine, open_door
 from polyfed.work.linear.examples import as_examples

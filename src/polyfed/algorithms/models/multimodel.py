@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from polyfed.algorithms.models.schedules import Groups, Schedule, schedules, split
 from polyfed.core.algorithm import Algorithm, State
+from polyfed.core.door import Door, draw_cohort
 from polyfed.core.errors import BadInput, NobodyAnswered
-from polyfed.core.fleet import Door, draw_cohort
 from polyfed.core.keys import generator
 from polyfed.core.problem import Problem
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.messages import Request
 from polyfed.core.settings import NotNegative, Positive, settings
 from polyfed.weights import project_simplex

@@ -34,7 +34,8 @@ from torch import Tensor
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
-from polyfed.core.fleet import Door, Sum
+from polyfed.core.door import Door
+from polyfed.core.fleet import Sum
 from polyfed.core.messages import Request
 from polyfed.core.settings import NotNegative, settings
 from polyfed.weights import frank_wolfe_gap, min_norm

@@ -34,8 +34,9 @@ from polyfed.algorithms.base import objective_weights, present, value_in_round
 from polyfed.algorithms.objectives.gramian import Gramian, WeightingResult, mean_by
 from polyfed.compress import Compressor, compressors, own_key
 from polyfed.compress.exact import Exact
+from polyfed.core.door import Door
 from polyfed.core.errors import BadInput, nearest
-from polyfed.core.fleet import Door, Stack, Sum
+from polyfed.core.fleet import Stack, Sum
 from polyfed.core.keys import client_key, common_key
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem

@@ -22,8 +22,8 @@ from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import value_in_round
 from polyfed.algorithms.objectives.gramian import Gramian, mean_by
 from polyfed.compress.sketch import DEFAULT_WIDTH
+from polyfed.core.door import Door
 from polyfed.core.errors import BadInput
-from polyfed.core.fleet import Door
 from polyfed.core.keys import generator
 from polyfed.core.messages import Request
 from polyfed.core.problem import Problem

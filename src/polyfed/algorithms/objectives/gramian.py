@@ -14,8 +14,8 @@ from torch import Tensor
 
 from polyfed.algorithms.base import LocalTraining, Rate
 from polyfed.core.algorithm import Algorithm, State
+from polyfed.core.door import Door
 from polyfed.core.errors import BadInput
-from polyfed.core.fleet import Door
 from polyfed.core.keys import key
 from polyfed.core.problem import Problem
 from polyfed.core.settings import choose, settings

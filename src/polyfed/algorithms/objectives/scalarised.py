@@ -12,8 +12,8 @@ from torch import Tensor
 
 from polyfed.algorithms.base import objective_weights, present
 from polyfed.core.algorithm import Algorithm, State
+from polyfed.core.door import Door
 from polyfed.core.errors import BadInput, nearest
-from polyfed.core.fleet import Door
 from polyfed.core.problem import Problem
 from polyfed.core.settings import NotNegative, settings
 

@@ -19,7 +19,7 @@ from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.base import Rate, value_in_round
 from polyfed.algorithms.tasks.regularisers import Matrix
 from polyfed.algorithms.tasks.task_models import TaskModels, finish
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.messages import Request
 from polyfed.core.settings import settings
 

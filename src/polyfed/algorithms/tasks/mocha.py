@@ -36,7 +36,7 @@ from torch import Tensor
 from polyfed.algorithms import Diagnostics, State, algorithms
 from polyfed.algorithms.tasks.regularisers import Independent, Matrix
 from polyfed.algorithms.tasks.task_models import Index, TaskModels, finish
-from polyfed.core.fleet import Door
+from polyfed.core.door import Door
 from polyfed.core.messages import Option, Request
 from polyfed.core.settings import NotNegative, settings
 

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from polyfed.algorithms import Algorithm, State
 from polyfed.algorithms.tasks.regularisers import AnyRegulariser, Clustered, Matrix, Regulariser
+from polyfed.core.door import Door
 from polyfed.core.errors import BadInput, NobodyAnswered
-from polyfed.core.fleet import Door, Stack
+from polyfed.core.fleet import Stack
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
 from polyfed.core.settings import NotNegative, Positive, settings
