@@ -119,6 +119,10 @@ def main() -> None:
     if options.child:
         print(json.dumps([child(kind) for kind in options.child.split(",")]))
         return
+    if options.old is None or not (options.old / "polyfed").is_dir():
+        raise SystemExit(
+            "name the src folder of the earlier checkout: without it the installed polyfed would be measured"
+        )
     groups = [GPU] if options.gpu else [[kind] for kind in CPU if options.only in kind]
     for kinds in groups:  # on a GPU all sizes in one process: its start takes longer than its rounds
         before, after = [], []
