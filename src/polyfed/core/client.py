@@ -93,9 +93,13 @@ class RowClient(Client, Protocol):
         ...
 
 
-def all_finite(value: Tensor) -> bool:
-    """One pass and one number, whatever the size: NaN and infinity survive a minimum and a maximum."""
-    if not value.is_floating_point() or not value.numel():
-        return True
-    low, high = torch.aminmax(value)
-    return bool(torch.isfinite(low) & torch.isfinite(high))
+def all_finite(*values: Tensor) -> bool:
+    """One pass over each array and one number in the end: NaN and infinity survive a minimum and a maximum.
+
+    Arrays of one type on one device share that number, because asking a GPU for one takes longer than finding it.
+    """
+    extremes: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for value in values:
+        if value.is_floating_point() and value.numel():
+            extremes.setdefault((value.dtype, value.device), []).extend(torch.aminmax(value))
+    return all(bool(torch.isfinite(torch.stack(found)).all()) for found in extremes.values())

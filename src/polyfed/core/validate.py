@@ -29,6 +29,8 @@ def _unlike(stack: Stack, schema: Schema) -> dict[int, str]:
 
 
 def _not_finite(stack: Stack) -> dict[int, str]:
+    if all_finite(*stack.arrays.values()):
+        return {}
     bad = {}
     for name, a in stack.arrays.items():
         if not all_finite(a):

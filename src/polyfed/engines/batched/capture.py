@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+Program = Callable[..., dict[str, Tensor]]
+
 
 class Captured:
-    """Copies arguments into fixed places, replays, and returns copies of the results.
+    """Copies arguments, from wherever they are, into fixed places on the device, replays, and returns copies of the
+    results.
 
     As nothing but the copies outlives a replay, all graphs may share one pool of memory.
     """
 
-    def __init__(self, program: Callable[..., dict[str, Tensor]], arguments: Any, pool: Any) -> None:
-        self._places = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, arguments)
+    def __init__(self, program: Program, arguments: Any, device: torch.device, pool: Any) -> None:
+        self._places = pytree.tree_map(lambda t: t.to(device, copy=True) if isinstance(t, Tensor) else t, arguments)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

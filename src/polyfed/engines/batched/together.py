@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from polyfed.client.device import precision, resident
 from polyfed.client.memory import Memory
@@ -26,11 +26,10 @@ from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.work import Work, works
-from polyfed.engines.batched.capture import Captured
+from polyfed.engines.batched.capture import Captured, Program
 from polyfed.engines.batched.manyclients import ManyClients, Question, Sizes
 from polyfed.engines.batched.stacked import Stacked, compiling
 
-Program = Callable[..., dict[str, Tensor]]
 MOST_GRAPHS = 64  # options that change every round would fill the device with graphs
 
 
@@ -145,38 +144,36 @@ class Together:
     # together
 
     def _run_stacked(self, group: Group, which: slice) -> dict[str, Tensor]:
+        """A chunk's program, on arguments that are still where they were made: a recorded one copies them itself."""
         request, device = group.request, self.settings.device
         mine, sizes = self._per_client(group.clients[which], request)
-        each = {name: rows[group.places[which]].to(device) for name, rows in request.each.items()}
-        shared = {name: a.to(device) for name, a in request.shared.items()}
+        each = {name: rows[group.places[which]] for name, rows in request.each.items()}
         numbers = self._numbers(request) if self.settings.graph else {}
         request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
-        times = [tensorkeys.signed(common_key(request.seed, request.round)), request.exchange]
-        common = torch.tensor(times, device=device)
-        arguments = shared, each, mine, common, numbers
+        common = torch.tensor([tensorkeys.signed(common_key(request.seed, request.round)), request.exchange])
+        arguments: Any = request.shared, each, mine, common, numbers
         program = self._program(request, sizes)
         with precision(self.settings.tf32), compiling() if device.type == "cuda" else nullcontext():
-            return self._replay(request, sizes, program, arguments) if self.settings.graph else program(*arguments)
+            if self.settings.graph:
+                return self._replay(request, sizes, program, arguments)
+            there = arguments if device.type == "cpu" else pytree.tree_map(lambda t: t.to(device), arguments)
+            return program(*there)
 
     def _numbers(self, request: Request) -> dict[str, Tensor]:
         """Options that may change from round to round without a new program, as arguments of it."""
         names = [name for name in works[request.work].numbers if isinstance(request.options.get(name), float)]
-        made = {name: torch.tensor(request.options[name], dtype=self.problem.dtype) for name in names}
-        return {name: number.to(self.settings.device) for name, number in made.items()}
+        return {name: torch.tensor(request.options[name], dtype=self.problem.dtype) for name in names}
 
     def _per_client(self, clients: Sequence[int], request: Request) -> tuple[dict[str, Any], Sizes]:
         """Keys, sizes and rows of some clients, as tensors and as host numbers."""
         ids = np.asarray(clients)
         keys = np.array([tensorkeys.signed(client_key(request.seed, request.round, c)) for c in clients])
-        put = self._put
+        put = torch.from_numpy  # indexing has made each of these arrays anew
         places = {s: (put(start[ids]), put(length[ids])) for s, (start, length) in self._rows.items()}
         n = put(self._examples[ids]).to(self.problem.dtype)
         holds = put(self._holds[ids]).to(self.problem.dtype)
         lengths = {s: length[ids] for s, (_, length) in self._rows.items()}
         return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, Sizes(lengths, self._most)
-
-    def _put(self, values: NDArray[Any]) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values), device=self.settings.device)
 
     def _program(self, request: Request, sizes: Sizes) -> Program:
         """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
@@ -214,7 +211,7 @@ class Together:
         if graph is None:
             if len(self._captured) >= MOST_GRAPHS:
                 del self._captured[next(iter(self._captured))]
-            graph = Captured(program, arguments, self.settings.pool)
+            graph = Captured(program, arguments, self.settings.device, self.settings.pool)
             self._questions[what] = sorted(sizes.asked)
         self._captured[shape()] = graph  # the latest last
         return graph(arguments)
