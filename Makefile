@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-data check bench soak clean
+.PHONY: demo test test-data test-lowest check docs bench soak release-check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -16,6 +16,17 @@ $(VENV)/.core: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.core
 	@echo "installing what the tests need"
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.release: $(VENV)/.core
+	@echo "installing what builds and checks a release"
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[release]'
+	touch $@
+
+$(VENV)-lowest/.dev: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(VENV)-lowest
+	@echo "installing the lowest versions that are allowed into $(VENV)-lowest"
+	$(VENV)-lowest/bin/pip install -q --disable-pip-version-check -c constraints-lowest.txt -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/.core  ## install, then train one network under two objectives over 100 clients
@@ -30,10 +41,17 @@ test-data: $(VENV)/.dev  ## the tests on whole real data sets, in the folder tha
 	@test -d "$$POLYFED_DATA" || { echo "set POLYFED_DATA to the folder that has the data sets" >&2; exit 2; }
 	$(BIN)/python -m pytest -m whole_data
 
+test-lowest: $(VENV)-lowest/.dev  ## the tests on the lowest versions that pyproject.toml allows; Python 3.11
+	$(VENV)-lowest/bin/python -m pytest -n 2 -m "not soak and not processes"
+
 check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(VENV)/.dev  ## the site, into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 bench: $(VENV)/.dev  ## the figures of benchmarks/README.md
 	$(BIN)/python benchmarks/core.py
@@ -41,5 +59,8 @@ bench: $(VENV)/.dev  ## the figures of benchmarks/README.md
 soak: $(VENV)/.dev  ## every method on a real Flower deployment on loopback: about ten minutes
 	$(BIN)/python -m pytest -m "soak or not soak" tests/deploy
 
+release-check: $(VENV)/.release  ## build, look into and install what would be published: about ten minutes
+	$(BIN)/python tools/release_check.py
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest build dist docs/_build docs/catalogue docs/tour.ipynb .pytest_cache .mypy_cache .ruff_cache .hypothesis

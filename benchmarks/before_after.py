@@ -44,7 +44,7 @@ def child(kind: str) -> float:
             problem, federation, method, rounds=30 if kind.startswith("gpu") else 12, cohort=clients,
             engine=engine(kind), evaluate={"every": 10_000}, out=f"{folder}/run",
         )  # fmt: skip
-    return 1e3 * statistics.median(line["seconds"] for line in result.history[4:-1])
+    return 1e3 * statistics.median(float(line["seconds"]) for line in result.history[4:-1])
 
 
 class Two(nn.Module):

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from polyfed import Federation, Objective, Problem, Rows
 from polyfed.core.door import Door
 from polyfed.core.keys import generator
 from polyfed.core.layer import Layers
-from polyfed.core.messages import Request
+from polyfed.core.messages import Options, Request
 from polyfed.engines.local import Local
 from polyfed.run.plan import one_part
 from polyfed.testing import open_door
@@ -74,7 +75,7 @@ def by_hand(model: nn.Module, x: Tensor, y: dict[str, Tensor], rows: list[Tensor
             batch = order[(i % 7) * BATCH : (i % 7 + 1) * BATCH]
             optimiser.zero_grad()
             out = model(x[batch])
-            loss = sum(F.cross_entropy(out[name], y[name][batch]) / 2 for name in y)
+            loss: Any = sum(F.cross_entropy(out[name], y[name][batch]) / 2 for name in y)
             loss.backward()
             optimiser.step()
         for name, v in model.state_dict().items():
@@ -84,7 +85,7 @@ def by_hand(model: nn.Module, x: Tensor, y: dict[str, Tensor], rows: list[Tensor
 
 def round_of(fleet: Door, problem: Problem) -> Callable[[], object]:
     shared = {**problem.initial(), "omega": torch.tensor([0.5, 0.5])}
-    options = {"lr": 0.1, "steps": STEPS, "batch_size": BATCH, "weight": "uniform"}
+    options: Options = {"lr": 0.1, "steps": STEPS, "batch_size": BATCH, "weight": "uniform"}
     return lambda: fleet.sum(range(10), Request("sgd", shared, options=options))
 
 
@@ -136,7 +137,7 @@ def many(clients: int, times: int, cohort: int = 10, steps: int = STEPS) -> dict
     setup = time.perf_counter() - start
     made = _peak()
     shared = {**problem.initial(), "omega": torch.tensor([0.5, 0.5])}
-    options = {"lr": 0.1, "steps": steps, "batch_size": BATCH, "weight": "uniform"}
+    options: Options = {"lr": 0.1, "steps": steps, "batch_size": BATCH, "weight": "uniform"}
     seconds = []
     for t in range(times):
         start = time.perf_counter()

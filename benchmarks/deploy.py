@@ -35,7 +35,7 @@ def seconds(engine: Any, problem: Problem, federation: Federation, rounds: int, 
             problem, federation, FedAvg(**settings), rounds=rounds, engine=engine, out=f"{folder}/run",
             evaluate={"every": rounds},
         )  # fmt: skip
-        return median(line["seconds"] for line in result.history[1:-1])
+        return median(float(line["seconds"]) for line in result.history[1:-1])
 
 
 def network(clients: int, features: int, hidden: int, rows: int) -> tuple[Problem, Federation]:

@@ -190,7 +190,8 @@ def eager_loop(clients: int = 10) -> None:
                 batch = rows[(i % 5) * 128 : (i % 5 + 1) * 128]
                 optimiser.zero_grad()
                 out = model(x[batch])
-                sum(torch.nn.functional.cross_entropy(out[n], y[n][batch]) for n in y).backward()
+                loss: Any = sum(torch.nn.functional.cross_entropy(out[n], y[n][batch]) for n in y)
+                loss.backward()
                 optimiser.step()
 
     say(part="eager loop on the GPU", clients=clients, ms=milliseconds(one, 3, 1))

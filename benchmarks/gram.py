@@ -67,7 +67,7 @@ def main() -> None:
     device = parser.parse_args().device
     _, H = jacobians(device)
     d = H[0].shape[1]
-    mean = sum(H) / CLIENTS
+    mean: Any = sum(H) / CLIENTS
     exact = (mean @ mean.T).double().cpu().numpy()
     best = min_norm(exact)
     print(f"ResNet-18, {d:,} shared parameters, {M} objectives, {CLIENTS} clients, on {device}")

@@ -146,13 +146,14 @@ def single_door(engine: Local, name: str, cohort: int) -> Door:
 
 def alternate(one: Callable[[int], None], other: Callable[[int], None], times: int) -> tuple[float, float]:
     """Lower quartiles of the seconds each takes, in turns: another process's load falls on both."""
-    seconds: tuple[list[float], list[float]] = ([], [])
+    seconds: list[list[float]] = [[], []]
     for t in range(1, times + 2):
         for run, kept in zip((one, other), seconds, strict=True):
             start = time.perf_counter()
             run(t)
             kept.append(time.perf_counter() - start)
-    return tuple(statistics.quantiles(kept[1:], n=4)[0] for kept in seconds)  # type: ignore[return-value]
+    a, b = (statistics.quantiles(kept[1:], n=4)[0] for kept in seconds)
+    return a, b
 
 
 # -- real data
@@ -233,10 +234,11 @@ def main() -> None:
                 for M, workers in ((4, 1), (12, 1), (4, 2), (12, 2)):
                     overhead(M, workers, given.times)
             elif what in ("spread", "gain", "rate", "data"):
-                {
+                parts: dict[str, Callable[[], object]] = {
                     "spread": lambda: spread(given.seeds, given.rounds, figures), "rate": rate,
                     "gain": lambda: gain(given.seeds, figures), "data": lambda: on_data(min(given.seeds, 3)),
-                }[what]()  # fmt: skip
+                }  # fmt: skip
+                parts[what]()
             else:
                 sys.exit(f"unknown part {what!r}")
 

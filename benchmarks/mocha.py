@@ -11,6 +11,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,7 @@ def step(d: int, n: int = 500, steps: int = 1_000_000) -> None:
         rows, loss = as_examples(X, y, find(name)), find(name)
         beta, u = np.zeros(n), np.zeros(d)
 
-        def go(k: int, rows=rows, loss=loss, beta=beta, u=u) -> None:  # type: ignore[no-untyped-def]
+        def go(k: int, rows: Any = rows, loss: Any = loss, beta: Any = beta, u: Any = u) -> None:
             rows.sdca(beta, u, s=1.0, c=1.0, loss=loss, g=0.5, steps=k, key=1, live=True)
 
         go(1)

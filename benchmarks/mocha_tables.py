@@ -86,7 +86,8 @@ def fit(kind: str, case: Case, Xs: Arrays, ys: Arrays, seed: int) -> MochaEstima
     )  # fmt: skip
     chosen = MochaCV(model, lams=GRID, seed=seed).fit(Xs, ys)
     print(f"    {kind}: lambda {chosen.lam_:g}", flush=True)
-    return chosen.best_.set_params(max_iter=200, tol=1e-3).fit(Xs, ys)  # type: ignore[no-any-return]
+    best: MochaEstimator = chosen.best_.set_params(max_iter=200, tol=1e-3).fit(Xs, ys)
+    return best
 
 
 def judged(case: Case, scores: Arrays, ys: Arrays) -> dict[str, float]:

@@ -180,14 +180,17 @@ def flower(kind: str, rounds: int, workers: int) -> None:
         torch.set_num_threads(1)
         x, y = peers.of(kind, int(context.node_config["partition-id"]))
         model = peers.network(kind)
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        arrays = message.content["arrays"]
+        assert isinstance(arrays, ArrayRecord)
+        model.load_state_dict(arrays.to_torch_state_dict())
         optimiser = torch.optim.SGD(model.parameters(), lr=LR)
-        for batch in torch.randperm(len(x)).split(BATCH):
+        for batch in torch.split(torch.randperm(len(x)), BATCH):
             optimiser.zero_grad()
-            F.cross_entropy(model(x[batch]), y[batch]).backward()
+            torch.autograd.backward(F.cross_entropy(model(x[batch]), y[batch]))
             optimiser.step()
-        content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(x)})}
-        return Message(content=RecordDict(content), reply_to=message)
+        metrics = MetricRecord({"num-examples": len(x)})
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        return Message(content=content, reply_to=message)
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from polyfed.run.loop import Result as Result
     from polyfed.weights import Weighting as Weighting
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the one place: pyproject.toml reads it, a test compares CITATION.cff
 
 _MODULES = {
     "algorithms.models.multimodel": ["MultiModel"],

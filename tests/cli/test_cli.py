@@ -9,7 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import Result
+from typer.testing import CliRunner
 
 from polyfed.cli import app
 from polyfed.core.registry import forget

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -56,9 +58,9 @@ def test_an_even_split_covers_every_row_once() -> None:
         (lambda: small_federation().rows("valid", 0), "no valid rows"),
     ],
 )
-def test_impossible_federations_are_sentences(make: object, why: str) -> None:
+def test_impossible_federations_are_sentences(make: Callable[[], object], why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_federations_refuse_rows_that_are_not_there() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from polyfed import Algorithm, FedAvg, Layer
 from polyfed.algorithms import State
-from polyfed.core.door import Door
+from polyfed.core.door import Door, PartView
 from polyfed.core.fleet import Metered, Stack, Sum
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
@@ -107,7 +107,8 @@ def test_bytes_counted_are_bytes_sent() -> None:
     problem, federation = small_problem(), small_federation()
     wire = Wire({"": Part(problem, federation)}, Layers((Broken(),)))
     fleet = open_door(problem, federation, wire)
-    meter = fleet.inner.inner  # type: ignore[attr-defined]
+    assert isinstance(fleet.inner, PartView)
+    meter = fleet.inner.inner
     assert isinstance(meter, Metered)
     state: State = dict(problem.initial())
     for t in (1, 2):

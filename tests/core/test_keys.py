@@ -34,7 +34,9 @@ def test_signed_arithmetic_gives_the_same_bits() -> None:
     def shift(z: torch.Tensor, k: int) -> torch.Tensor:
         return (z >> k) & ((1 << (64 - k)) - 1)
 
-    signed = lambda v: v - (1 << 64) if v >= 1 << 63 else v  # noqa: E731
+    def signed(v: int) -> int:
+        return v - (1 << 64) if v >= 1 << 63 else v
+
     of = key(3, 4)
     z = torch.arange(1, 51) * signed(0x9E3779B97F4A7C15) + signed(of)
     z = (z ^ shift(z, 30)) * signed(0xBF58476D1CE4E5B9)

@@ -35,6 +35,7 @@ def test_a_request_for_one_client() -> None:
         seed=2**62, round=7, exchange=1, folded=torch.tensor([-1, 5]),
     )  # fmt: skip
     back = Request.decode(request.row(1).encode())
+    assert back.folded is not None
     assert (back.work, back.seed, back.round, back.exchange, int(back.folded)) == ("sgd", 2**62, 7, 1, 5)
     assert back.options == {"lr": 0.1, "name": "é"}
     assert back["w"].tolist() == [3, 4, 5]

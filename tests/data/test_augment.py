@@ -13,7 +13,8 @@ from polyfed.core.keys import bits, key
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch, Problem
-from polyfed.data.augment import Rotation, uniform
+from polyfed.core.tensorkeys import uniform
+from polyfed.data.augment import Rotation
 from polyfed.data.build import build_data
 from polyfed.models.basic import linear
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,7 +136,10 @@ def run(*words: str) -> str:
 def test_the_commands(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "vehicle" in datasets
     monkeypatch.setitem(store.needs, "vehicle", (toy(f"{address}/toy", lesser=("less.bin",)),))
-    state = lambda: {row["name"]: row for row in json.loads(run("list", "--json"))["datasets"]}  # noqa: E731
+
+    def state() -> dict[str, Any]:
+        return {row["name"]: row for row in json.loads(run("list", "--json"))["datasets"]}
+
     assert set(state()) == set(datasets)
     assert state()["vehicle"]["status"] == state()["celeba"]["status"] == "missing"
     assert state()["celeba"]["where"] == "'polyfed data fetch' says how"

@@ -33,11 +33,17 @@ def load(name: str, **options: Any) -> Dataset:
     return dataset
 
 
+def prepare(data: Dataset, rows: int) -> torch.Tensor:
+    """The first rows as a model gets them."""
+    assert data.prepare is not None
+    return data.prepare(torch.from_numpy(data.x[:rows]))
+
+
 def test_mnist() -> None:
     data = load("mnist")
     assert np.bincount(data.targets["digit"][:60_000]).tolist() == DIGITS
     assert np.bincount(data.targets["digit"][60_000:]).tolist() == TEST_DIGITS
-    prepared = data.prepare(torch.from_numpy(data.x[:60_000]))
+    prepared = prepare(data, 60_000)
     assert abs(prepared.mean()) < 1e-3
     assert abs(prepared.std() - 1) < 1e-3
 
@@ -46,7 +52,7 @@ def test_fashion_mnist() -> None:
     data = load("fashion-mnist")
     assert np.bincount(data.targets["garment"][:60_000]).tolist() == [6000] * 10
     assert np.bincount(data.targets["garment"][60_000:]).tolist() == [1000] * 10
-    prepared = data.prepare(torch.from_numpy(data.x[:60_000]))
+    prepared = prepare(data, 60_000)
     assert abs(prepared.mean()) < 1e-3
     assert abs(prepared.std() - 1) < 1e-3
 
@@ -56,7 +62,7 @@ def test_cifar10_subset() -> None:
     train, test = data.targets["object"][:20_000], data.targets["object"][20_000:]
     assert np.bincount(train).tolist() == [1989, 1981, 2042, 2011, 2009, 1925, 2038, 2027, 2012, 1966]
     assert np.bincount(test).tolist() == [488, 505, 512, 497, 507, 488, 491, 495, 504, 513]
-    prepared = data.prepare(torch.from_numpy(data.x[:5_000]))
+    prepared = prepare(data, 5_000)
     assert prepared.mean((0, 2, 3)).abs().max() < 0.02
     assert (prepared.std((0, 2, 3)) - 1).abs().max() < 0.02
 
@@ -115,7 +121,7 @@ def test_census_income() -> None:
     assert (train, len(data.x)) == (199_523, 299_285)
     assert (income[:train].sum(), income[train:].sum()) == (12_382, 6_186)
     assert single[:train].sum() == 86_485
-    assert data.prepare(torch.from_numpy(data.x[:4])).shape == (4, 503)
+    assert prepare(data, 4).shape == (4, 503)
 
 
 @pytest.mark.parametrize("name", MULAN)

@@ -181,7 +181,7 @@ def test_tasks(place: Path, name: str, path: str, objective: str, key: str) -> N
     np.savez(place / path, X=[[1, 2, 0], [3, 2, 0], [5, 2, 1]], y=np.array(y, kind), task=task)
     raw, data = datasets[name](standardise=False), datasets[name]()
     assert raw.x.tolist() == [[1, 2, 0], [3, 2, 0], [5, 2, 1]]
-    assert np.allclose(data.x, [[-1.2247449, 0, 0], [0, 0, 0], [1.2247449, 0, 1]]), "indicators stay as they are"
+    assert np.allclose(data.x, [[-1.2247449, 0, 0], [0.0, 0, 0], [1.2247449, 0, 1]]), "indicators stay as they are"
     assert data.keys[key].tolist() == [0, 1, 1]
     assert data.train is None
     assert raw.targets[objective].tolist() == (y if name == "school" else [0, 1, 1])

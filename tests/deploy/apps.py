@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loopback import Loopback
+import pytest
+from loopback import NODES, Loopback, loopback
 from safetensors.numpy import load_file
 
 from polyfed.deploy.init import init
@@ -50,6 +52,16 @@ omega_every = 2
 [evaluate]
 every = 100
 """
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    """A SuperLink and three SuperNodes for the tests of one file (`conftest`)."""
+    with loopback(tmp_path_factory.mktemp("flower")) as made:
+        made.superlink()
+        for i in range(NODES):
+            made.supernode(i, node(made, i))
+        yield made
 
 
 def node(flower: Loopback, i: int) -> str:

@@ -23,7 +23,7 @@ from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import Result, execute
 from small import small_federation, small_problem
 
-LOCAL = {"lr": 0.2, "local_steps": 3, "batch_size": 8}
+LOCAL: dict[str, Any] = {"lr": 0.2, "local_steps": 3, "batch_size": 8}
 NEURAL: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", LOCAL), ("fsmgda", LOCAL), ("fedcmoo", {**LOCAL, "width": 16}),
     ("fedcmoo", {**LOCAL, "width": 16, "exchanges": 1}),

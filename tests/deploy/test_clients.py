@@ -62,7 +62,8 @@ local_steps = 2
 def rows(i: int, path: Path, **more: Any) -> Path:
     rng = np.random.default_rng(i)
     x = rng.normal(size=(20 + i, 5)).astype(np.float32)
-    np.savez(path, x=x, left=rng.integers(0, 3, len(x)), **({"right": x[:, 0] > 0} if i else {}), **more)
+    right: dict[str, Any] = {"right": x[:, 0] > 0} if i else {}
+    np.savez(path, x=x, left=rng.integers(0, 3, len(x)), **right, **more)
     return path
 
 

@@ -203,7 +203,8 @@ def test_stacks_come_in_cohort_order_whoever_is_first() -> None:
 def test_a_late_node_is_missing_and_the_round_goes_on() -> None:
     grid = six(kind=Slow)
     door, engine = over(grid, timeout=0.5)
-    grid.silent = (2,)  # type: ignore[attr-defined]
+    assert isinstance(grid, Slow)
+    grid.silent = (2,)
     FedAvg(**LOCAL).round(1, small_problem().initial(), door)
     assert door.failures == [(1, "no reply within 0.5 s")]
     engine.min_replies = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -123,13 +123,15 @@ def test_ray_holds_what_every_engine_must() -> None:
 
 
 @pytest.mark.parametrize("by", ["uniform", "size"])
-def test_layers_and_compressors_from_outside(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_and_compressors_from_outside(
+    by: Literal["uniform", "size"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A median, and a compressor, in files that the workers find on the path."""
     for name, text in ((f"ray_median_{by}", MEDIAN), (f"ray_signs_{by}", COMPRESSOR)):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     compress = {"name": f"ray_signs_{by}:Signs", "keep": 3}
-    method = FedCMOO(compress=compress, weighting_by=by, local_steps=2, batch_size=5)  # type: ignore[arg-type]
+    method = FedCMOO(compress=compress, weighting_by=by, local_steps=2, batch_size=5)
     layers = [f"ray_median_{by}:Median"]
     found = {
         str(engine): weights(train(small_problem(), small_federation(), method, rounds=2, engine=engine, layers=layers))

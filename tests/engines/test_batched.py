@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from polyfed import Federation, Layer, Objective, Problem, Rows, train
 from polyfed.algorithms import algorithms
-from polyfed.client.device import resolve
+from polyfed.client.device import Device, resolve
 from polyfed.client.memory import Job
 from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core.engine import Engine, engines
@@ -239,7 +239,7 @@ def test_layers_that_remember_go_client_by_client() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])
-def test_batched_holds_what_every_engine_must(device: str) -> None:
+def test_batched_holds_what_every_engine_must(device: Device) -> None:
     check_engine(lambda parts, layers: Batched(parts, layers, device=device, chunk=3, compile=False))
 
 

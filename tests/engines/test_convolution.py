@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -37,17 +38,17 @@ def kernels() -> ModuleType:
     return convolution_triton
 
 
-def some(shape: tuple[object, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def some(shape: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
     g, n, c, h, w, o, kernel, _ = shape
     torch.manual_seed(0)
-    sizes = (g, n, c, h, w), (g, o, c, *kernel), (g, o)  # type: ignore[misc]
-    x, weights, bias = (torch.randn(*s, device=DEVICE) for s in sizes)  # type: ignore[arg-type]
+    sizes = (g, n, c, h, w), (g, o, c, *kernel), (g, o)
+    x, weights, bias = (torch.randn(*s, device=DEVICE) for s in sizes)
     return x, weights, bias
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_clients_convolve_with_their_own_weights(shape: tuple[object, ...]) -> None:
-    (x, w, b), pad = some(shape), list(shape[-1])  # type: ignore[call-overload]
+def test_clients_convolve_with_their_own_weights(shape: tuple[Any, ...]) -> None:
+    (x, w, b), pad = some(shape), list(shape[-1])
     with precision(tf32=False):
         expected = torch.stack([F.conv2d(x[c], w[c], b[c], padding=pad) for c in range(len(x))])
         assert torch.allclose(convolve(x, w, b, pad), expected, atol=1e-4)
@@ -55,17 +56,18 @@ def test_clients_convolve_with_their_own_weights(shape: tuple[object, ...]) -> N
 
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_kernels_compute_the_same(shape: tuple[object, ...], tf32: bool, kernels: ModuleType) -> None:
-    (x, w, b), pad = some(shape), list(shape[-1])  # type: ignore[call-overload]
+def test_the_kernels_compute_the_same(shape: tuple[Any, ...], tf32: bool, kernels: ModuleType) -> None:
+    (x, w, b), pad = some(shape), list(shape[-1])
     with precision(tf32):
         out = kernels.convolve(x, w, b, pad)
         d = torch.randn_like(out)
-        dw, db = kernels.weight_grad(x, d, list(shape[-2]), pad)  # type: ignore[call-overload]
+        dw, db = kernels.weight_grad(x, d, list(shape[-2]), pad)
     within = 1e-3 if tf32 else 1e-6
+    conv2d_weight: Any = torch.nn.grad.conv2d_weight  # torch has no types here
     for c in range(len(x)):
         far = x[c].double(), w[c].double(), b[c].double()
         assert distance(out[c], F.conv2d(*far, padding=pad)) < within
-        assert distance(dw[c], torch.nn.grad.conv2d_weight(far[0], w[c].shape, d[c].double(), padding=pad)) < within
+        assert distance(dw[c], conv2d_weight(far[0], w[c].shape, d[c].double(), padding=pad)) < within
     assert distance(db, d.double().sum((1, 3, 4))) < within
     assert dw.is_contiguous()  # as torch.compile was told
     assert db.is_contiguous()
@@ -99,14 +101,14 @@ def distance(found: Tensor, wanted: Tensor) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_torch_is_told_of_the_operators_is_true(shape: tuple[object, ...]) -> None:
-    (x, w, b), pad = some(shape), list(shape[-1])  # type: ignore[call-overload]
+def test_what_torch_is_told_of_the_operators_is_true(shape: tuple[Any, ...]) -> None:
+    (x, w, b), pad = some(shape), list(shape[-1])
     checks = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(
         convolve, (x.requires_grad_(), w.requires_grad_(), b.requires_grad_(), pad), test_utils=checks
     )
     d = torch.randn_like(convolve(x, w, b, pad))
-    torch.library.opcheck(weight_grad, (x.detach(), d.detach(), list(shape[-2]), pad), test_utils=checks[:2])  # type: ignore[call-overload]
+    torch.library.opcheck(weight_grad, (x.detach(), d.detach(), list(shape[-2]), pad), test_utils=checks[:2])
 
 
 def test_a_net_of_them_has_the_gradients_of_the_net() -> None:

@@ -22,7 +22,7 @@ from outside import MEDIAN, TOY
 from polyfed import FedAvg, FedMGDAPlus, train
 from polyfed.cli import app
 from polyfed.core.errors import BadInput
-from polyfed.core.messages import Request
+from polyfed.core.messages import Options, Request
 from polyfed.testing import open_door
 from small import small_federation, small_problem, vector
 
@@ -133,8 +133,8 @@ def updates(by: str) -> tuple[torch.Tensor, torch.Tensor]:
     part = plan(*read(experiment("", algorithm)))[0].parts[""]
     door = open_door(part.problem, part.federation)
     door.begin(1)
-    assert part.algorithm is not None
-    options = part.algorithm.local_options(1, door)  # type: ignore[attr-defined]
+    assert isinstance(part.algorithm, FedAvg)
+    options = part.algorithm.local_options(1, door)
     shared = {**part.problem.initial(), "omega": torch.full((2,), 0.5, dtype=torch.float64)}
     stacks = list(door.ask(range(5), Request("sgd", shared, options=options)))
     start = part.problem.initial()["x"]
@@ -185,7 +185,7 @@ def test_a_clip_bounds_every_update_exactly(engine: str) -> None:
         warnings.simplefilter("error")  # a fall-back would warn
         door = open_door(problem, federation, engine, layers=[Clip(norm=0.01)])
         shared = {**problem.initial(), "omega": torch.full((2,), 0.5, dtype=torch.float64)}
-        options = {"lr": 0.5, "steps": 3, "batch_size": 8, "weight": "size"}
+        options: Options = {"lr": 0.5, "steps": 3, "batch_size": 8, "weight": "size"}
         request = Request("sgd", shared, options=options)
         door.begin(1)
         norms = torch.cat([s["delta"] for s in door.ask(range(6), request)]).norm(dim=1)

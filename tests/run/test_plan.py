@@ -16,7 +16,8 @@ class Viewed(nn.Module):
         self.conv, self.out = nn.Conv2d(2, 4, 3), nn.Linear(4 * 36, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.conv(x).view(len(x), -1))
+        out: Tensor = self.out(self.conv(x).view(len(x), -1))
+        return out
 
 
 def test_a_model_that_views_after_a_convolution_is_welcome() -> None:

@@ -40,7 +40,8 @@ def antipodal(rng: np.random.Generator, size: int) -> Array:
 
 
 def one_zero(rng: np.random.Generator, size: int) -> Array:
-    return generic(rng, size) * (np.arange(size) != size - 1)[:, None]
+    J: Array = generic(rng, size) * (np.arange(size) != size - 1)[:, None]
+    return J
 
 
 def zero(rng: np.random.Generator, size: int) -> Array:
@@ -69,7 +70,8 @@ def gram(family: str, seed: int, size: int, *, spread: float = 1.0, scale: float
     if family == "single":
         return (J.astype(np.float32) @ J.astype(np.float32).T).astype(np.float64)
     noise = np.random.default_rng(seed).standard_normal((size, size))
-    return J @ J.T + np.outer(*[np.linalg.norm(J, axis=1)] * 2) * (noise + noise.T)
+    G: Array = J @ J.T + np.outer(*[np.linalg.norm(J, axis=1)] * 2) * (noise + noise.T)
+    return G
 
 
 @st.composite

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from gram_families import FAMILIES, golden, gram, grams, lengths
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from polyfed.weights.gram import Array
 module = importlib.import_module("polyfed.weights.preference")
 
 
-def program(G: Array, losses: Array, r: Array, band: float, mode: str) -> tuple[Array, Array, Array]:
+def program(G: Array, losses: Array, r: Array, band: float, mode: str) -> tuple[Array, npt.NDArray[np.int_], Array]:
     """What is maximised, and the rows and bounds of the constraints, written out once more from problem (19)."""
     u = r * losses / (r @ losses)
     a = r * (np.log(u * len(r)) - (u * np.log(u * len(r))).sum())

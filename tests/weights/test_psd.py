@@ -14,7 +14,8 @@ from polyfed.weights.gram import Array
 
 def at_unit_norms(G: Array) -> Array:
     norms = np.where(lengths(G) > 0.0, lengths(G), 1.0)
-    return G / np.outer(norms, norms)
+    scaled: Array = G / np.outer(norms, norms)
+    return scaled
 
 
 @settings(max_examples=200, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from torchjd import aggregation
 
 from polyfed.core.errors import BadInput
-from polyfed.weights import project_dual_cone, psd, weigh, weightings
+from polyfed.weights import WeightingState, project_dual_cone, psd, weigh, weightings
 from polyfed.weights.gram import Array
 
 G = gram("indefinite", 0, 4)
@@ -50,7 +51,7 @@ def test_upgrad_as_torchjd_documents_it() -> None:
         ("fairgrad", aggregation.FairGradWeighting(alpha=1.0)),
     ],
 )
-def test_the_adapter_changes_nothing(name: str, theirs: aggregation.Weighting) -> None:
+def test_the_adapter_changes_nothing(name: str, theirs: aggregation.Weighting[Any]) -> None:
     torch.manual_seed(7)
     expected = theirs(torch.from_numpy(psd(G)))
     w, _ = weightings[name]()(G, {}, 7)
@@ -60,7 +61,8 @@ def test_the_adapter_changes_nothing(name: str, theirs: aggregation.Weighting) -
 def test_memory_is_the_state_and_chance_is_the_key() -> None:
     """Three rounds of GradVac, each from nothing but state and key, are three calls of one object that remembers."""
     rounds = [gram("generic", seed, 4) for seed in range(3)]
-    theirs, ours, state = aggregation.GradVacWeighting(), weightings["gradvac"](), {}
+    theirs, ours = aggregation.GradVacWeighting(), weightings["gradvac"]()
+    state: WeightingState = {}
     for key, G in enumerate(rounds):
         torch.manual_seed(key)
         expected = theirs(torch.from_numpy(psd(G)))

@@ -28,7 +28,7 @@ def rule(name: str) -> Rule:
 
 def direction(G: Array, w: Array) -> float:
     """||sum_k w_k g_k|| relative to the lengths that went into it."""
-    return float(np.sqrt(max(w @ psd(G) @ w, 0.0)) / max(np.abs(w) @ lengths(psd(G)), 1e-300))
+    return float(np.sqrt(max(float(w @ psd(G) @ w), 0.0)) / max(float(np.abs(w) @ lengths(psd(G))), 1e-300))
 
 
 def finite(f: Rule, G: Array) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import typer
+import typer.core
 
 from polyfed.cli.data import data_app
 from polyfed.cli.flower import flower_app
@@ -10,6 +14,8 @@ from polyfed.cli.gain import gain
 from polyfed.cli.listing import list_
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
+
+typer.core.HAS_RICH = False  # help is plain (below); typer 0.20 would still write \\[default: ...] for rich
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,4 +34,6 @@ app.command()(gain)
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")  # piped on Windows: a name that has no letter there
     app()

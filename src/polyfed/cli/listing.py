@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -38,22 +38,9 @@ def list_(
 
 
 def _kinds() -> dict[str, dict[str, str]]:
-    from polyfed.algorithms import algorithms
-    from polyfed.algorithms.models.schedules import schedules
-    from polyfed.compress import compressors
-    from polyfed.data import datasets, partitions
-    from polyfed.engines import engines
+    from polyfed.experiment.catalogue import registries
     from polyfed.experiment.reading import builtin
-    from polyfed.layers import layers
-    from polyfed.models import models
-    from polyfed.run.callbacks import callbacks
-    from polyfed.weights import weightings
 
-    registries: dict[str, Any] = {
-        "algorithms": algorithms, "datasets": datasets, "models": models, "partitions": partitions,
-        "weightings": weightings, "compressors": compressors, "schedules": schedules, "engines": engines,
-        "layers": layers, "callbacks": callbacks,
-    }  # fmt: skip
-    found = {kind: {name: registry.help(name) for name in registry} for kind, registry in registries.items()}
-    headline = {name: path.read_text().split("\n")[0].lstrip("# ") for name, path in builtin().items()}
+    found = {kind: {name: registry.help(name) for name in registry} for kind, registry in registries().items()}
+    headline = {name: path.read_text(encoding="utf-8").split("\n")[0].lstrip("# ") for name, path in builtin().items()}
     return {**found, "experiments": headline}

@@ -22,7 +22,11 @@ from polyfed.core.settings import Positive, settings
 @compressors("rand-svd")
 @settings
 class RandSvd(Compressor):
-    """FedCMOO's randomised SVD of the reshaped Jacobian, for the upload of `budget` models."""
+    """FedCMOO's randomised SVD of the reshaped Jacobian, for the upload of `budget` models.
+
+    Args:
+        budget: a client's upload in models of d numbers, at least 2 ceil(sqrt(M d)) / d: one component.
+    """
 
     budget: Positive = 1.0
 

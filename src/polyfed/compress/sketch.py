@@ -43,7 +43,11 @@ def sketch(H: Tensor, k: int, of: int | Tensor) -> Tensor:
 @compressors("sketch")
 @settings
 class Sketch(Compressor):
-    """Count-sketch: `width` numbers an objective (256 where the model has them); sketches add up."""
+    """Count-sketch: `width` numbers an objective (256 where the model has them); sketches add up.
+
+    Args:
+        width: of an objective's sketch, at most the parameters; the smaller of these and 256 if not given.
+    """
 
     width: Annotated[int, Setting(ge=1)] | None = None
 

@@ -17,7 +17,11 @@ from polyfed.core.settings import Positive, settings
 @compressors("top-k")
 @settings
 class TopK(Compressor):
-    """The entries largest in size, with their places; values and places together cost `budget` models."""
+    """The entries largest in size, with their places; values and places together cost `budget` models.
+
+    Args:
+        budget: a client's upload in models of d numbers, half of them values; 2 M is all entries.
+    """
 
     budget: Positive = 1.0
 
@@ -40,7 +44,11 @@ class TopK(Compressor):
 @compressors("random-mask")
 @settings
 class RandomMask(Compressor):
-    """Entries at random places that follow from the client's key, scaled so that the mean is right."""
+    """Entries at random places that follow from the client's key, scaled so that the mean is right.
+
+    Args:
+        budget: a client's upload in models of d numbers, all of them values; M is all entries.
+    """
 
     budget: Positive = 1.0
 

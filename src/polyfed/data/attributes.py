@@ -38,7 +38,11 @@ NINE = ("upper-body", "footwear", "long-sleeved", "trouser", "dress", "bag", "br
 
 @stored("fashion-attributes", FASHION)
 def fashion_attributes(*, objectives: Literal["all", "groups", "nine"] = "all") -> Dataset:
-    """Fashion-MNIST with 40 binary attributes: all, in five groups of eight, or the nine of the multi-model run."""
+    """Fashion-MNIST with 40 binary attributes: all, in five groups of eight, or the nine of the multi-model run.
+
+    Args:
+        objectives: an objective for each attribute ('all'), five of eight outputs each ('groups'), or nine ('nine').
+    """
     clothes = images(FASHION)
     bits = cached(partial(_build, clothes), "fashion-attributes", clothes.files, version=1)["bits"]
     if objectives == "groups":

@@ -48,14 +48,22 @@ Attributes = dict[str, NDArray[np.uint8]]
 
 @stored("celeba", CELEBA)
 def celeba(*, size: Size = 32) -> Dataset:
-    """Faces with 40 binary attributes, an objective each; images are scaled to size x size."""
+    """Faces with 40 binary attributes, an objective each; images are scaled to size x size.
+
+    Args:
+        size: pixels along each side of an image; the publisher's are 178 x 218.
+    """
     x, attributes, train = _faces(size)
     return _dataset(x, attributes, attributes, train)
 
 
 @stored("celeba-5", CELEBA)
 def celeba_5(*, size: Size = 32) -> Dataset:
-    """Faces with five objectives, each a group of eight binary attributes; images are scaled to size x size."""
+    """Faces with five objectives, each a group of eight binary attributes; images are scaled to size x size.
+
+    Args:
+        size: pixels along each side of an image; the publisher's are 178 x 218.
+    """
     x, attributes, train = _faces(size)
     groups = [[attributes[name] for name in group.split()] for group in GROUPS]
     return _dataset(x, {f"group-{g + 1}": np.stack(group, 1) for g, group in enumerate(groups)}, attributes, train)
@@ -84,7 +92,7 @@ def _faces(size: int) -> tuple[NDArray[np.uint8], Attributes, int]:
 
 def _words(path: Path) -> list[list[str]]:
     with reading(path):
-        return [line.split() for line in path.read_text().splitlines()]
+        return [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _build(pictures: Path, names: list[str], size: int, folder: Path) -> None:

@@ -31,7 +31,11 @@ Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @stored("cifar10", CIFAR)
 def cifar10(*, subset: bool = False) -> Dataset:
-    """Photographs, 3x32x32; objective 'object'. subset: the first 20,000 to train and the first 5,000 to test."""
+    """Photographs, 3x32x32; objective 'object'. subset: the first 20,000 to train and the first 5,000 to test.
+
+    Args:
+        subset: less than half of the images, for quicker runs; all that the small cifar10_20k_5k.npz has.
+    """
     x, y, train, _ = cifar_images(subset)
     return Dataset(x, {"object": y}, (Objective("object", "cross-entropy"),), train, labels=y, prepare=CIFAR_SCALE)
 

@@ -44,9 +44,14 @@ def har(
 ) -> Dataset:
     """Activities of 30 people with a phone; objective 'activity' (six) or 'sitting' (MOCHA's: or not); key 'subject'.
 
-    features: 'computed' from the signals (see `describe`), the 561 'published' ones (of the publisher's archive only),
-    or the 'signals' themselves (9 x 128). test_subjects: the nine people of the official test split are the server's
-    test data; if false, all thirty are clients. Tables are standardised over the clients' rows.
+    Tables are standardised over the clients' rows.
+
+    Args:
+        features: 260 'computed' from the signals (see `describe`), the 561 'published' ones (of the publisher's archive
+            only), or the 'signals' themselves (9 x 128).
+        task: which of the six activities it is, or whether it is 'sitting'.
+        test_subjects: the nine people of the official test split are the server's test data; if false, all thirty are
+            clients.
     """
     (path,) = HAR.paths()
     if features == "published" and path.suffix == ".npz":

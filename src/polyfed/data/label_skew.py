@@ -31,8 +31,16 @@ def dirichlet(
 ) -> Rows:
     """Each client's labels follow its own draw from Dirichlet(alpha) over all labels (Acar et al. 2021).
 
-    A label that has run out leaves its share to the others. With rows_per_client (a mean, if sizes differ) the rows
-    beyond clients x rows_per_client are nobody's. reuse: rows may have several owners, as in FedCMOO's own code.
+    A label that has run out leaves its share to the others.
+
+    Args:
+        clients: how many there are.
+        alpha: the concentration; a small one leaves a client few labels, a large one (100) nearly the mix of all.
+        by: the label to go by, a target or key of the data set; its own label if not given.
+        sizes: as many rows for every client, up to one ('equal'), or sizes drawn from a 'lognormal' law.
+        sigma: the standard deviation of the logarithm of 'lognormal' sizes.
+        rows_per_client: rows of a client (a mean, if sizes differ), the rest being nobody's; all rows if not given.
+        reuse: rows may have several owners, as in FedCMOO's own code.
     """
     label = labels_of(dataset, by)
     n = np.bincount(label)
@@ -104,7 +112,13 @@ def _from_decks(order: Index, n: Index, mix: NDArray[np.float64], size: Index, r
 def shards(
     dataset: Dataset, *, rng: Rng, clients: Whole = 100, shards_per_client: Whole = 5, by: str | None = None
 ) -> Rows:
-    """Rows sorted by label, cut into clients x shards_per_client equal shards, dealt at random (FedAvg, FedMGDA+)."""
+    """Rows sorted by label, cut into clients x shards_per_client equal shards, dealt at random (FedAvg, FedMGDA+).
+
+    Args:
+        clients: how many there are.
+        shards_per_client: shards of each client, and so about the most labels that it has.
+        by: the label to go by, a target or key of the data set; its own label if not given.
+    """
     total = clients * shards_per_client
     if total > dataset.rows:
         raise BadInput(f"clients x data.shards_per_client should be at most the {dataset.rows} rows. Found {total}.")
@@ -118,7 +132,13 @@ def shards(
 def labels(
     dataset: Dataset, *, rng: Rng, clients: Whole = 100, labels_per_client: Whole = 2, by: str | None = None
 ) -> Rows:
-    """So many labels a client, every label equally often up to one and shared equally by those who have it."""
+    """So many labels a client, every label equally often up to one and shared equally by those who have it.
+
+    Args:
+        clients: how many there are.
+        labels_per_client: different labels of each client; clients together must have them all.
+        by: the label to go by, a target or key of the data set; its own label if not given.
+    """
     label = labels_of(dataset, by)
     n = np.bincount(label)
     if not len(n) <= labels_per_client * clients or labels_per_client > len(n):

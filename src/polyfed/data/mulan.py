@@ -48,8 +48,9 @@ def _register(name: str, about: str, targets: int) -> None:
 
     load.__doc__ = f"""Mulan {name}: {about}; {targets} objectives.
 
-    missing: drop rows that lack a value, or put the column's mean. standardise: every feature and target to mean 0
-    and variance 1 over all rows.
+    Args:
+        missing: 'drop' leaves out rows that lack a value; 'mean' puts the column's mean in its place.
+        standardise: every feature and target to mean 0 and variance 1 over all rows; false leaves them in their units.
     """
     stored(name, source)(load)
 

@@ -24,7 +24,14 @@ def nodes(
     objectives: Annotated[Mapping[str, Kind], Field(min_length=1)],
     dtype: Literal["float32", "float64", "int64", "uint8"] = "float32",
 ) -> Dataset:
-    """Each client's own file, on Flower only. shape: of an example; objectives: 'binary', 'squared', or classes."""
+    """Each client's own file, on Flower only. shape: of an example; objectives: 'binary', 'squared', or classes.
+
+    Args:
+        clients: how many there are; a run waits for them at its start.
+        shape: of one example as the model gets it, such as [1, 28, 28].
+        objectives: by name, what is predicted: a number of classes, 'binary' for yes or no, 'squared' for a quantity.
+        dtype: the type of examples as the model gets them.
+    """
     n = clients * ROWS
     blank = np.zeros(shape, dtype=dtype)
     x = np.lib.stride_tricks.as_strided(blank, (n, *shape), (0, *blank.strides))  # one example in memory

@@ -41,7 +41,11 @@ def mnist_fmnist(*, seed: int) -> Dataset:
 
 @stored("cifar10-mnist", CIFAR, MNIST)
 def cifar10_mnist(*, seed: int, subset: bool = False) -> Dataset:
-    """A digit shining through a CIFAR-10 photograph, 3x32x32; objectives 'object' and 'digit'."""
+    """A digit shining through a CIFAR-10 photograph, 3x32x32; objectives 'object' and 'digit'.
+
+    Args:
+        subset: the first 20,000 photographs to train and the first 5,000 to test, in place of all 60,000.
+    """
     how = partial(_pasted, at=2, opacity=156)
     photographs = cifar_images(subset)
     return _paired("cifar10-mnist", ("object", "digit"), photographs, images(MNIST), seed, how, CIFAR_SCALE)

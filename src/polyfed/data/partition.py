@@ -26,7 +26,13 @@ Sigma = Annotated[float, Field(gt=0, le=10)]  # at 10 one client has nearly ever
 
 @partitions("iid")
 def iid(dataset: Dataset, *, rng: Rng, clients: Whole = 100, sizes: Sizes = "equal", sigma: Sigma = 1.0) -> Rows:
-    """Rows at random; sizes equal, or lognormal with spread sigma."""
+    """Rows at random; sizes equal, or lognormal with spread sigma.
+
+    Args:
+        clients: how many there are.
+        sizes: as many rows for every client, up to one ('equal'), or sizes drawn from a 'lognormal' law.
+        sigma: the standard deviation of the logarithm of 'lognormal' sizes.
+    """
     return cut(rng.permutation(dataset.rows), shares(dataset.rows, weights(clients, sizes, sigma, rng)))
 
 
@@ -35,6 +41,10 @@ def windows(dataset: Dataset, *, rng: Rng, clients: Whole = 100, rows_per_client
     """Each client a random stretch of one shuffled order: rows are shared, a million clients cost 16 MB.
 
     Stretches overlap, so a row has many owners or none.
+
+    Args:
+        clients: how many there are.
+        rows_per_client: the length of a stretch.
     """
     if rows_per_client > dataset.rows:
         raise BadInput(f"data.rows_per_client should be at most the {dataset.rows} rows. Found {rows_per_client}.")
@@ -49,6 +59,11 @@ def natural(
     """One client per owner of rows (user, field, sensor, ...); `clients`, if given, draws that many of them.
 
     Rows are nobody's when their owner was not drawn or has fewer than min_rows.
+
+    Args:
+        key: what owns rows, by its name ('user'); needed only where the data set has more than one kind of owner.
+        clients: how many owners are drawn at random; all if not given.
+        min_rows: owners with fewer rows are left out; 1 for none.
     """
     owner = codes(_chosen(dataset.keys, key), dataset.rows)
     length = np.bincount(owner)

@@ -67,7 +67,8 @@ Table = tuple[Floats, Floats, bytes]  # the properties, atom counts H C N O F, a
 def qm9(*, seed: int, examples: Annotated[int, Field(ge=1)] = 40_000) -> Dataset:
     """Small molecules, features counted from their SMILES; eleven properties as objectives, standardised.
 
-    `examples` molecules drawn at random are for the clients (FedCMOO: 40,000), 20,000 others the server's test data.
+    Args:
+        examples: molecules drawn at random for the clients (FedCMOO: 40,000); 20,000 others are the server's test data.
     """
     (path,) = QM9.paths()
     made = cached(partial(_build, path), "qm9", [path], version=1)

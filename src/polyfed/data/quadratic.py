@@ -31,7 +31,14 @@ def quadratic(
     objectives: Annotated[int, Field(ge=1)] = 2,
     condition: Annotated[float, Field(ge=1)] = 10.0,
 ) -> Dataset:
-    """Strongly convex quadratics, one an example; model 'point', objectives 'f1', 'f2', ... with a known minimiser."""
+    """Strongly convex quadratics, one an example; model 'point', objectives 'f1', 'f2', ... with a known minimiser.
+
+    Args:
+        examples: how many quadratics there are of each objective.
+        dim: how many numbers the point has.
+        objectives: how many there are.
+        condition: the eigenvalues of every quadratic lie between 1 / condition and 1; 1 makes them all 1.
+    """
     rng = generator(seed, "quadratic")
     names = [f"f{s + 1}" for s in range(objectives)]
     targets = {name: _random(rng, examples, dim, condition) for name in names}

@@ -28,6 +28,14 @@ def related_tasks(
     """Linear tasks in groups: task t's w is its group's centre plus spread; objective 'label'; key 'task'.
 
     y is the sign of w^T x, x standard normal; a part of the labels is flipped. Tasks t, t + clusters, ... are a group.
+
+    Args:
+        tasks: how many there are.
+        rows: examples of each task.
+        features: numbers that describe an example.
+        clusters: how many groups the tasks form.
+        spread: the standard deviation of w around its group's centre, whose own is 1; 0 for one w a group.
+        flipped: the part of the labels that is wrong.
     """
     rng = generator(seed, "related-tasks")
     owner = np.repeat(np.arange(tasks), rows)

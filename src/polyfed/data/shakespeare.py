@@ -32,8 +32,11 @@ def shakespeare(
     """The next character after 80, as symbol numbers; objective 'character'; key 'speaker', all or the wordiest few.
 
     What a speaker says is one text, over all plays. Its first 80 % are for the client, the rest is the server's test
-    data, so that no example overlaps another split; a speaker too short for one example is left out. An example
-    begins at every `stride`-th character.
+    data, so that no example overlaps another split; a speaker too short for one example is left out.
+
+    Args:
+        speakers: how many, those who say the most; all if not given.
+        stride: characters between the beginnings of two examples; 1 for one at every character.
     """
     content = np.frombuffer(unpacked(SHAKESPEARE.paths()[0]), np.uint8)
     number = (np.cumsum(np.bincount(content, minlength=256) > 0) - 1).astype(np.uint8)  # of each symbol that occurs

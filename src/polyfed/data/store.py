@@ -169,11 +169,11 @@ def _write(build: Callable[[Path], None], folder: Path) -> None:
 
 
 def _replace_damaged(fresh: Path, folder: Path) -> None:
-    try:
+    with suppress(OSError, ValueError):
         _open(folder)
-    except (OSError, ValueError):
-        shutil.rmtree(folder)
-        os.replace(fresh, folder)
+        return
+    shutil.rmtree(folder)  # not while an error holds what was opened: Windows removes no file that is mapped
+    os.replace(fresh, folder)
 
 
 def _fingerprint(files: Sequence[Path]) -> int:

@@ -29,6 +29,12 @@ def synthetic(
 
     For user k: n_k ~ lognormal(4, 2) + 50 examples; u_k ~ N(0, a), the entries of W_k and b_k ~ N(u_k, 1);
     B_k ~ N(0, b), the entries of v_k ~ N(B_k, 1); x ~ N(v_k, diag(j^-1.2)) and y = argmax(W_k x + b_k).
+
+    Args:
+        a: the variance of u_k, how far users' models are apart; 0 for models with a common mean.
+        b: the variance of B_k, how far users' inputs are apart; 0 for inputs with a common mean.
+        variant: which of the two sizes.
+        users: how many there are.
     """
     features, classes = SHAPES[variant]
     made = [_user(generator(seed, "synthetic", k), a, b, features, classes) for k in range(users)]

@@ -35,21 +35,33 @@ VEHICLE = _source(
 
 @stored("landmine", LANDMINE)
 def landmine(*, standardise: bool = True) -> Dataset:
-    """Radar images of 29 mine fields, nine features; objective 'mine'; key 'field'."""
+    """Radar images of 29 mine fields, nine features; objective 'mine'; key 'field'.
+
+    Args:
+        standardise: features to mean 0 and variance 1 over all rows, but for columns of 0 and 1.
+    """
     x, y, task = _read(LANDMINE, standardise)
     return _binary(x, y, "mine", {"field": task})
 
 
 @stored("vehicle", VEHICLE)
 def vehicle(*, standardise: bool = True) -> Dataset:
-    """Which of two vehicles passes one of 23 sensors, 100 features; objective 'vehicle'; key 'sensor'."""
+    """Which of two vehicles passes one of 23 sensors, 100 features; objective 'vehicle'; key 'sensor'.
+
+    Args:
+        standardise: features to mean 0 and variance 1 over all rows, but for columns of 0 and 1.
+    """
     x, y, task = _read(VEHICLE, standardise)
     return _binary(x, y, "vehicle", {"sensor": task})
 
 
 @stored("school", SCHOOL)
 def school(*, standardise: bool = True) -> Dataset:
-    """Examination scores of pupils of 139 London schools, 28 features; objective 'score'; key 'school'."""
+    """Examination scores of pupils of 139 London schools, 28 features; objective 'score'; key 'school'.
+
+    Args:
+        standardise: scores, and features but for columns of 0 and 1, to mean 0 and variance 1 over all rows.
+    """
     x, y, task = _read(SCHOOL, standardise)
     score = standard(y) if standardise else y.astype(np.float32)
     return Dataset(x, {"score": score}, (Objective("score", "squared"),), keys={"school": task})

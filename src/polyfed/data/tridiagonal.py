@@ -42,6 +42,11 @@ def tridiagonal(
     """The multi-model paper's quadratics, one a client; model 'point', objective 'f', metric 'excess'; key 'user'.
 
     The server's one row is F itself, so that its evaluation is exact.
+
+    Args:
+        users: N, the clients along the chain.
+        p: links of a client's stretch of the chain; the point has N p + 1 numbers.
+        mu: the strength of the term mu/2 |w|^2, and so of convexity.
     """
     each = chain(users, p, mu)
     target = np.concatenate([each, each.mean(0, keepdims=True)])

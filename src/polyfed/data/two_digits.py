@@ -20,7 +20,12 @@ def two_digits(
     examples: Annotated[int, Field(ge=1)] = 10_000,
     overlap: Annotated[int, Field(ge=0, le=8)] = 2,
 ) -> Dataset:
-    """Two 8x8 digits side by side, overlapping by some columns; objectives 'left' and 'right'."""
+    """Two 8x8 digits side by side, overlapping by some columns; objectives 'left' and 'right'.
+
+    Args:
+        examples: pairs for the clients; a fifth as many, of other digits, are the server's test data.
+        overlap: columns that the digits share; 0 for none, 8 for one digit on top of the other.
+    """
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyfed.deploy.app import To, client_app
-from polyfed.deploy.warm import IDLE, Warm
+from polyfed.deploy.warm import IDLE, Warm, possible
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -24,7 +23,7 @@ def app(file: str) -> ClientApp:
 
     def answer(context: Context, to: To, message: bytes) -> bytes:
         run, node = context.run_config, context.node_config
-        if hasattr(socket, "AF_UNIX") and node.get("keep-warm", IDLE):
+        if possible() and node.get("keep-warm", IDLE):
             return Warm(folder, run, node).ask(to, message)
         return Sites(folder).answer(run, node, to, message)
 

@@ -242,7 +242,14 @@ def flower(
     min_replies: Replies = 1,
     wait: Seconds = 60.0,
 ) -> Engine:
-    """Clients behind Flower, all in this process; for SuperLink and SuperNodes see `polyfed flower init`."""
+    """Clients behind Flower, all in this process; for SuperLink and SuperNodes see `polyfed flower init`.
+
+    Args:
+        address: 'superlink' is for the app that `polyfed flower init` makes, and refused elsewhere.
+        timeout: seconds that an exchange may take; clients that are late are missing from the round.
+        min_replies: how many clients must have answered an exchange, or the run stops (it can be resumed).
+        wait: seconds that the clients have to appear in, at the start.
+    """
     if address == "superlink":  # the server's app makes that engine itself: it has the Grid
         raise BadInput("engine.address = 'superlink' belongs to a Flower deployment: make its app with 'polyfed "
                        "flower init DIR', and start or resume it with 'flwr run DIR'.")  # fmt: skip

@@ -142,12 +142,17 @@ def _write(folder: Path, name: str, source: Path, clients: int) -> None:
     out = folder.absolute() / "runs" / name
     names = {"name": app, "experiment": name, "package": PACKAGE, "out": out, "clients": clients}
     (folder / PACKAGE).mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PYPROJECT.format(**names))
-    (folder / "README.md").write_text(README.format(nodes=_commands(clients), **names))
+    _text(folder / "pyproject.toml", PYPROJECT.format(**names))
+    _text(folder / "README.md", README.format(nodes=_commands(clients), **names))
     (folder / PACKAGE / "__init__.py").touch()
-    (folder / PACKAGE / "server.py").write_text(SERVER)
-    (folder / PACKAGE / "client.py").write_text(CLIENT)
+    _text(folder / PACKAGE / "server.py", SERVER)
+    _text(folder / PACKAGE / "client.py", CLIENT)
     shutil.copy(source, folder / PACKAGE / "experiment.toml")
+
+
+def _text(path: Path, text: str) -> None:
+    """The same bytes on every system."""
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _commands(clients: int, most: int = 3) -> str:

@@ -68,7 +68,7 @@ class Roster:
     @classmethod
     def load(cls, path: Path) -> Roster:
         try:
-            table = json.loads(path.read_text())
+            table = json.loads(path.read_text(encoding="utf-8"))
             return cls([Description(**client) for client in table["clients"]], table["run"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path} is not a list of clients as a run writes it; {error!r}.") from error

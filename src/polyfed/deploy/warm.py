@@ -28,6 +28,11 @@ START = 60.0  # seconds that a process may take to be there
 _FRAME = struct.Struct("<Q")
 
 
+def possible() -> bool:
+    """Not on Windows: there, no socket is one user's alone, and asking whether a process lives would end it."""
+    return hasattr(socket, "AF_UNIX") and hasattr(os, "getuid")
+
+
 class Warm:
     """The way to the process that stays, for one app on one node."""
 

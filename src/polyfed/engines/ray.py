@@ -139,7 +139,12 @@ cluster = _Cluster()
 
 @engines("ray")
 class Ray(Engine):
-    """A Ray cluster's workers (`address`: 'auto', 'host:port'), or this machine's; each looks after some clients."""
+    """A Ray cluster's workers (`address`: 'auto', 'host:port'), or this machine's; each looks after some clients.
+
+    Args:
+        address: of the cluster, 'auto' for one that is running; '' starts Ray on this machine.
+        workers: how many, never more than clients; 0 for as many as there are processors.
+    """
 
     overlaps = True
 

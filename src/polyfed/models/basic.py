@@ -18,14 +18,22 @@ Width = Annotated[int, Field(ge=1)]
 
 @models("linear")
 def linear(dataset: Dataset, *, bias: bool = True) -> nn.Module:
-    """One linear map per objective."""
+    """One linear map per objective.
+
+    Args:
+        bias: whether each map has a constant term.
+    """
     features = sample(dataset).numel()
     return Headed(nn.Flatten(), {name: nn.Linear(features, k, bias) for name, k in widths(dataset).items()})
 
 
 @models("mlp")
 def mlp(dataset: Dataset, *, hidden: list[Width] | None = None) -> nn.Module:
-    """Fully connected, ReLU; `hidden` layers are shared, one linear head per objective."""
+    """Fully connected, ReLU; `hidden` layers are shared, one linear head per objective.
+
+    Args:
+        hidden: the widths of the shared layers, from the input on; one of 128 if not given.
+    """
     sizes = [sample(dataset).numel(), *(hidden or [128])]
     layers: list[nn.Module] = [nn.Flatten()]
     for a, b in pairwise(sizes):
@@ -35,7 +43,13 @@ def mlp(dataset: Dataset, *, hidden: list[Width] | None = None) -> nn.Module:
 
 @models("conv")
 def conv(dataset: Dataset, *, channels: Width = 16, hidden: Width = 64, batch_norm: bool = False) -> nn.Module:
-    """Two 3x3 convolutions with pooling and a shared layer, one linear head per objective."""
+    """Two 3x3 convolutions with pooling and a shared layer, one linear head per objective.
+
+    Args:
+        channels: of the first convolution; the second has twice as many.
+        hidden: the width of the shared layer.
+        batch_norm: whether batches are normalised after each convolution.
+    """
     shape = sample(dataset).shape
     if len(shape) != 4 or min(shape[2:]) < 4:
         raise BadInput(f"The model 'conv' needs images of at least 4x4, (n, channels, h, w). Found {tuple(shape)}.")

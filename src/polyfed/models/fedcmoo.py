@@ -14,7 +14,11 @@ from polyfed.models.layers import Dropout, channels, drop, flat_width, headed
 
 @models("two-digit-net")
 def two_digit_net(dataset: Dataset, *, dropout: Dropout = 0.5) -> nn.Module:
-    """Two convolutions and two layers a head: 34,635 parameters on MultiMNIST and MNIST+FMNIST."""
+    """Two convolutions and two layers a head: 34,635 parameters on MultiMNIST and MNIST+FMNIST.
+
+    Args:
+        dropout: the chance that a feature is left out of a training step; 0 for none.
+    """
     body = nn.Sequential(
         nn.Conv2d(channels(dataset, "two-digit-net", 10), 10, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(10, 15, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
@@ -25,7 +29,11 @@ def two_digit_net(dataset: Dataset, *, dropout: Dropout = 0.5) -> nn.Module:
 
 @models("cifar-mnist-net")
 def cifar_mnist_net(dataset: Dataset, *, dropout: Dropout = 0.5) -> nn.Module:
-    """Two wide convolutions, two shared layers, two linear layers a head: 1,726,508 parameters on CIFAR10+MNIST."""
+    """Two wide convolutions, two shared layers, two linear layers a head: 1,726,508 parameters on CIFAR10+MNIST.
+
+    Args:
+        dropout: the chance that a feature is left out of a training step; 0 for none.
+    """
     body = nn.Sequential(
         nn.Conv2d(channels(dataset, "cifar-mnist-net", 4), 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),

@@ -24,7 +24,11 @@ def fedmgda_cifar_net(dataset: Dataset) -> nn.Module:
 
 @models("fedmgda-fmnist-net")
 def fedmgda_fmnist_net(dataset: Dataset, *, dropout: Dropout = 0.5) -> nn.Module:
-    """Two 5x5 convolutions and two layers with dropout: 21,840 parameters on Fashion-MNIST."""
+    """Two 5x5 convolutions and two layers with dropout: 21,840 parameters on Fashion-MNIST.
+
+    Args:
+        dropout: the chance that a channel, or a feature of the first layer, is left out of a training step; 0 for none.
+    """
     body = nn.Sequential(
         nn.Conv2d(channels(dataset, "fedmgda-fmnist-net", 16), 10, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -40,6 +44,9 @@ def femnist_net(dataset: Dataset, *, dropout: Dropout = 0.5) -> nn.Module:
 
     As printed in table IV: ReLU after the second convolution only, and half as much dropout before the first layer.
     The code of the paper it is taken from (Reddi et al. 2021) has one after the first convolution and layer too.
+
+    Args:
+        dropout: the chance that a feature is left out before the last layer, half of it before the first; 0 for none.
     """
     body = nn.Sequential(
         nn.Conv2d(channels(dataset, "femnist-net", 6), 32, 3), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),

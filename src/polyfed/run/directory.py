@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -13,11 +12,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import tomli_w
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
@@ -51,7 +51,7 @@ class RunDirectory:
             (made / "checkpoints").mkdir(parents=True)
             (made / "experiment.toml").write_bytes(text)
             (made / "metrics.jsonl").touch()
-            os.rename(made, whole)  # over an empty directory at most
+            _move(made, whole)
         except OSError as error:
             shutil.rmtree(made, ignore_errors=True)
             raise BadInput(
@@ -83,13 +83,16 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One writer at a time; the lock goes with the process that holds it, and with its workers a moment later."""
-        with (self.path / ".lock").open("w") as file:
-            deadline = time.monotonic() + PATIENCE
-            while not _locked(file):
-                if time.monotonic() > deadline:
-                    raise BadInput(f"Another process is working on the run {self.path}; wait for it, or stop it.")
-                time.sleep(0.05)
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=PATIENCE, poll_interval=0.05)
+        except Timeout:
+            self.new = False  # somebody works in it: no longer ours to remove
+            raise BadInput(f"Another process is working on the run {self.path}; wait for it, or stop it.") from None
+        try:
             yield
+        finally:
+            lock.release()
 
     # metrics
 
@@ -113,7 +116,8 @@ class RunDirectory:
     def save(self, round: int, tree: Mapping[str, Any]) -> None:
         """A checkpoint after a round; its name carries the checksum of its content."""
         data = save_arrays({name: a.numpy() for name, a in flatten(tree).items()})
-        with self.metrics.open("rb") as file:  # a checkpoint must not outlive the lines it stands for
+        # a checkpoint must not outlive the lines it stands for; Windows flushes what is open for writing only
+        with self.metrics.open("r+b") as file:
             os.fsync(file.fileno())
         write(self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors", data)
         for old in sorted(self.checkpoints.glob("round-*.safetensors"))[:-KEEP]:
@@ -139,7 +143,7 @@ class RunDirectory:
 
     def result(self) -> dict[str, Any] | None:
         path = self.path / "result.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def model_bytes(model: Mapping[str, Tensor]) -> bytes:
@@ -147,12 +151,12 @@ def model_bytes(model: Mapping[str, Tensor]) -> bytes:
     return save_arrays({name: np.ascontiguousarray(value.numpy()) for name, value in model.items()})
 
 
-def _locked(file: IO[str]) -> bool:
+def _move(made: Path, whole: Path) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        os.rename(made, whole)  # over an empty directory at most
+    except FileExistsError:  # on Windows over nothing at all
+        whole.rmdir()
+        os.rename(made, whole)
 
 
 def check_free(path: Path) -> None:
@@ -176,7 +180,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text().splitlines() if path.is_file() else ():
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             yield json.loads(text)
         except ValueError:  # cut short by a crash: the round will be done again

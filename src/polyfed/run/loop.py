@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shlex
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -56,13 +58,15 @@ class Result:
 def execute(plan: Plan, directory: RunDirectory) -> Result:
     """Start or continue a run and see it through."""
     keep_freed_memory()  # before workers are forked
-    with directory.locked(), one_thread(), interruptible() as interrupted:
-        try:
-            with closing(plan.engine(plan.parts, plan.layers)) as engine:
-                return _Loop(plan, directory, engine).run(interrupted)
-        except BadInput:
-            directory.abandon()  # unless a round has been logged
-            raise
+    try:
+        with (
+            directory.locked(), one_thread(), interruptible() as interrupted,
+            closing(plan.engine(plan.parts, plan.layers)) as engine,
+        ):  # fmt: skip
+            return _Loop(plan, directory, engine).run(interrupted)
+    except BadInput:
+        directory.abandon()  # unless a round has been logged; unlocked, because Windows removes no file that is open
+        raise
 
 
 def open_doors(plan: Plan, engine: Engine, meter: Metered) -> tuple[dict[str, Door], ClientPool | None]:
@@ -274,7 +278,8 @@ class _Loop:
         return RunStopped(f"{why} The run stopped after round {t}. {self._how_to_resume()}")
 
     def _how_to_resume(self) -> str:
-        return f"Continue with: polyfed resume {shlex.quote(str(self.directory.path))}"
+        quoted = subprocess.list2cmdline if os.name == "nt" else shlex.join
+        return f"Continue with: {quoted(['polyfed', 'resume', str(self.directory.path)])}"
 
     def _end(self, states: States) -> Result:
         weights = self.plan.weights(states)

@@ -42,7 +42,11 @@ def cagrad(gram: Numbers, *, c: float = 0.5) -> Array:
 @weightings("cagrad")
 @dataclass(frozen=True)
 class CAGrad(Weighting):
-    """CAGrad: the best direction for the worst-off objective within a ball around the mean (Liu et al. 2021)."""
+    """CAGrad: the best direction for the worst-off objective within a ball around the mean (Liu et al. 2021).
+
+    Args:
+        c: the radius of the ball, as a part of the mean gradient's length; 0 for the mean itself.
+    """
 
     c: float = 0.5
 

@@ -34,7 +34,10 @@ class Ones(Weighting):
 class FixedWeights(Weighting):
     """Weights chosen beforehand, rescaled to sum to one over the objectives present.
 
-    weights: M numbers, none negative. They travel as state, which knows who is present.
+    They travel as state, which knows who is present.
+
+    Args:
+        weights: one number for each objective, in their order; none negative, and 0 leaves an objective out.
     """
 
     weights: tuple[float, ...]

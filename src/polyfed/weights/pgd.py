@@ -38,6 +38,10 @@ class Pgd(Weighting):
     """FedCMOO's 1000 projected gradient steps from the last round's weights; inexact on purpose.
 
     WeightingState: `weights`, the last round's. See `pgd`.
+
+    Args:
+        steps: K, how many are taken in a round.
+        step: beta, the size of a step, with G first divided by the squared mean length of the gradients.
     """
 
     steps: int = 1000

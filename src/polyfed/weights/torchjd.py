@@ -91,7 +91,11 @@ def pcgrad() -> TorchJD:
 
 @weightings("gradvac")
 def gradvac(beta: float = 0.5) -> TorchJD:
-    """GradVac: each pair of gradients brought to its usual angle, which is remembered (Wang et al. 2021)."""
+    """GradVac: each pair of gradients brought to its usual angle, which is remembered (Wang et al. 2021).
+
+    Args:
+        beta: how much a round's cosine counts in the usual one, 0 to 1; at 0 that stays a right angle, as in PCGrad.
+    """
     return TorchJD("GradVacWeighting", {"beta": beta})
 
 
@@ -103,25 +107,42 @@ def imtl_g() -> TorchJD:
 
 @weightings("aligned-mtl")
 def aligned_mtl(scale_mode: str = "min") -> TorchJD:
-    """Aligned-MTL: the mean after the singular values are made equal (Senushkin et al. 2023)."""
+    """Aligned-MTL: the mean after the singular values are made equal (Senushkin et al. 2023).
+
+    Args:
+        scale_mode: what singular values become: their 'min', their 'median', or 'rmse', the root of their mean square.
+    """
     return TorchJD("AlignedMTLWeighting", {"scale_mode": scale_mode})
 
 
 @weightings("mgda")
 def mgda(max_iters: int = 100) -> TorchJD:
-    """MGDA by Frank-Wolfe steps, as often published: inexact where min-norm is exact (Sener and Koltun 2018)."""
+    """MGDA by Frank-Wolfe steps, as often published: inexact where min-norm is exact (Sener and Koltun 2018).
+
+    Args:
+        max_iters: the most steps; they end sooner when one moves the weights by less than 0.001 of the way.
+    """
     return TorchJD("MGDAWeighting", {"max_iters": max_iters})
 
 
 @weightings("fairgrad")
 def fairgrad(alpha: float = 1.0) -> TorchJD:
-    """FairGrad: alpha-fair gains, 1 being proportional fairness; depends on the scale of G (Ban and Ji 2024)."""
+    """FairGrad: alpha-fair gains, 1 being proportional fairness; depends on the scale of G (Ban and Ji 2024).
+
+    Args:
+        alpha: how much the worse-off count; 0 for the mean, and the larger, the nearer to the best for the worst-off.
+    """
     return TorchJD("FairGradWeighting", {"alpha": alpha})
 
 
 @weightings("krum")
 def krum(n_byzantine: int = 1, n_selected: int = 1) -> TorchJD:
-    """Krum: the gradients closest to the others, as a guard against attackers (Blanchard et al. 2017)."""
+    """Krum: the gradients closest to the others, as a guard against attackers (Blanchard et al. 2017).
+
+    Args:
+        n_byzantine: gradients that may be an attacker's; there must be three more than these.
+        n_selected: how many gradients are chosen, and averaged.
+    """
     return TorchJD("KrumWeighting", {"n_byzantine": n_byzantine, "n_selected": n_selected})
 
 

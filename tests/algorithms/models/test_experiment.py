@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import Result as Done
 from typer.testing import CliRunner
-from typer.testing import Result as Done
 
 from polyfed import FedAvg, MultiModel, train_many
 from polyfed.algorithms.objectives.centralised import Centralised

@@ -32,7 +32,7 @@ def flat(result: Any) -> torch.Tensor:
     return torch.cat([v.reshape(-1) for v in result.model.state_dict().values()])
 
 
-NEURAL = [
+NEURAL: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}), ("fedprox", {}), ("fedavg-n", {}), ("fedmgda", {}), ("fedmgda+", {}), ("mgda-prox", {}),
     ("q-fedavg", {}), ("fmgda", {}), ("fsmgda", {}), ("fsmgda", {"upload": "combined", "width": 16}),
     ("fedcmoo", {"width": 16}), ("fedcmoo", {"width": 16, "exchanges": 1, "ema": 0.8}),
@@ -98,7 +98,8 @@ def test_one_client_one_full_step_is_centralised_mgd() -> None:
         rows = []
         for name in problem.names:
             model.zero_grad()
-            torch.nn.functional.cross_entropy(out[name], targets[name]).backward(retain_graph=True)
+            loss = torch.nn.functional.cross_entropy(out[name], targets[name])
+            torch.autograd.backward(loss, retain_graph=True)
             rows.append(
                 torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in model.parameters()])
             )

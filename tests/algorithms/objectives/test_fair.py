@@ -18,7 +18,7 @@ from polyfed.metrics import delta_m, hypervolume, improved_share, nrmse, spread
 from polyfed.testing import open_door
 from small import small_federation, small_problem, vector
 
-ONE_STEP = {"lr": 0.1, "local_steps": 1, "batch_size": 0}
+ONE_STEP: dict[str, Any] = {"lr": 0.1, "local_steps": 1, "batch_size": 0}
 
 
 def first_step(name: str, layers: Sequence[Layer] = (), **settings: Any) -> torch.Tensor:
@@ -73,7 +73,7 @@ def test_misreporting_moves_fedmgda_plus_no_more_than_honesty(attack: dict[str, 
 
 def test_several_local_steps_leave_the_direction_nearly_alone() -> None:
     attackers = [Misreport(clients=[2], factor=10.0)]
-    settings = {"lr": 0.02, "local_steps": 10, "batch_size": 0, "eps": 0.1}
+    settings: dict[str, Any] = {"lr": 0.02, "local_steps": 10, "batch_size": 0, "eps": 0.1}
     honest, attacked = first_step("fedmgda+", **settings), first_step("fedmgda+", attackers, **settings)
     assert torch.nn.functional.cosine_similarity(honest, attacked, dim=0) > 0.95
     plain = torch.nn.functional.cosine_similarity(
@@ -106,7 +106,8 @@ def test_q_fedavg_by_hand() -> None:
         batch = federation.take(torch.from_numpy(federation.rows("train", c)))
         model = small_problem().model
         out = model(batch.x)
-        loss = sum(torch.nn.functional.cross_entropy(out[n], batch.targets[n]) for n in problem.names) / 2
+        losses = [torch.nn.functional.cross_entropy(out[n], batch.targets[n]) for n in problem.names]
+        loss = torch.stack(losses).sum() / 2
         g = torch.cat([v.reshape(-1) for v in torch.autograd.grad(loss, list(model.parameters()))])
         F, Dw = float(loss.detach()) + 1e-10, g  # L (x - x_i) = (1 / lr) lr g
         deltas += F**q * Dw

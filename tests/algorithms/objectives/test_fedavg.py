@@ -47,7 +47,7 @@ def test_one_client_one_objective_is_plain_training(settings: dict[str, Any], op
     for step in steps:
         batch = federation.take(torch.from_numpy(step))
         opt.zero_grad()
-        F.cross_entropy(model(batch.x), batch.targets[""]).backward()
+        torch.autograd.backward(F.cross_entropy(model(batch.x), batch.targets[""]))
         opt.step()
     for name, value in model.state_dict().items():
         assert torch.allclose(result.model.state_dict()[name], value, atol=1e-6), name
@@ -91,7 +91,7 @@ def test_size_weighting_counts_examples() -> None:
     data = quadratic(seed=1, examples=40, dim=3, objectives=1)
     problem = Problem(Point(3), [Objective("f1", quadratic_loss, {})], torch.float64)
     uneven = Federation.from_arrays(data.x, data.targets, clients=[np.arange(30), np.arange(30, 40)])
-    one_step = {"lr": 1.0, "local_steps": 1, "batch_size": 0}
+    one_step: dict[str, Any] = {"lr": 1.0, "local_steps": 1, "batch_size": 0}
     by_size = train(problem, uneven, FedAvg(**one_step, weighting_by="size"), rounds=1).model.state_dict()["w"]
     assert np.allclose(by_size.numpy(), data.targets["f1"].mean(0)[9:])
     problem = Problem(Point(3), [Objective("f1", quadratic_loss, {})], torch.float64)

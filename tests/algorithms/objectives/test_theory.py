@@ -21,7 +21,7 @@ def quadratics(clients: int = 5, objectives: int = 2, dim: int = 4) -> tuple[Pro
     federation = Federation.from_arrays(data.x, data.targets, clients=clients)
     problem = Problem(Point(dim), [Objective(n, quadratic_loss, {}) for n in data.targets], torch.float64)
     with torch.no_grad():
-        problem.model.w += 3.0  # away from the Pareto set
+        problem.model.get_parameter("w").add_(3.0)  # away from the Pareto set
     return problem, federation
 
 
@@ -74,7 +74,7 @@ def test_one_over_t_on_a_smooth_non_convex_pair() -> None:
     for T in (20, 60, 180):
         problem = Problem(Point(2), [Objective("a", ripple(-1.0), {}), Objective("b", ripple(1.0), {})], torch.float64)
         with torch.no_grad():
-            problem.model.w += torch.tensor([2.5, -3.0], dtype=torch.float64)
+            problem.model.get_parameter("w").add_(torch.tensor([2.5, -3.0], dtype=torch.float64))
         federation = Federation.from_arrays(np.zeros((4, 2)), np.zeros(4), clients=2)
         result = train(problem, federation, algorithms["fmgda"](lr=0.5, local_steps=1), rounds=T,
                        evaluate={"stationarity": 1, "every": T})  # fmt: skip
@@ -104,7 +104,7 @@ def test_a_preference_is_reached_on_a_known_front(r: tuple[float, float]) -> Non
         Point(2), [Objective("a", distance([0.0, 0.0]), {}), Objective("b", distance([1.0, 0.0]), {})], torch.float64
     )
     with torch.no_grad():
-        problem.model.w += torch.tensor([0.3, 1.5], dtype=torch.float64)
+        problem.model.get_parameter("w").add_(torch.tensor([0.3, 1.5], dtype=torch.float64))
     federation = Federation.from_arrays(np.zeros((4, 2)), np.zeros(4), clients=2)
     algorithm = algorithms["fedcmoo-pref"](
         preference={"a": r[0], "b": r[1]}, compress="exact", lr=0.02, local_steps=1, batch_size=0,
@@ -130,5 +130,5 @@ def test_the_random_output_of_the_theorem() -> None:
     models = []
     for rounds in range(1, 9):
         problem, federation = quadratics()
-        models.append(train(problem, federation, algorithms["fmgda"](lr=0.1, local_steps=1), rounds=rounds).model.w)
-    assert any(torch.equal(random.model.w, w) for w in models)
+        models.append(train(problem, federation, algorithms["fmgda"](lr=0.1, local_steps=1), rounds=rounds).model)
+    assert any(torch.equal(random.model.get_parameter("w"), model.get_parameter("w")) for model in models)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import piqp
@@ -22,7 +22,8 @@ from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
 from polyfed.work.sdca import begin
 
-LOSSES = ["hinge", "smoothed-hinge", "logistic", "squared"]
+LossName = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
+LOSSES: tuple[LossName, ...] = get_args(LossName)
 
 
 def tasks(loss: str = "hinge", m: int = 4, d: int = 5, n: int = 12, seed: int = 0) -> list[Examples]:
@@ -55,7 +56,7 @@ def solve(
     found: dict[str, Any] = {}
     for t in range(1, rounds + 1):
         fleet.begin(t)
-        state, _ = method.round(t, state, fleet)  # type: ignore[attr-defined]
+        state, _ = method.round(t, state, fleet)
         if each is not None:
             each(t, state, engine, fleet)
         if t % 5 == 0 or t == rounds:

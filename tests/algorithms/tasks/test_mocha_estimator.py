@@ -15,7 +15,7 @@ from polyfed.core.errors import BadInput
 from polyfed.tasks import MochaCV, MochaEstimator
 from polyfed.tasks.selection import folds
 
-EXACT = {"tol": 1e-12, "max_iter": 5000, "epochs": 50}
+EXACT: dict[str, Any] = {"tol": 1e-12, "max_iter": 5000, "epochs": 50}
 
 
 def rows(n: int = 60, d: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -56,7 +56,13 @@ def test_one_task_is_logistic_regression() -> None:
 def test_sparse_is_dense(loss: str, standardise: bool) -> None:
     Xs, ys = many()
     Xs = [np.where(np.abs(X) < 0.7, 0, X) for X in Xs]
-    settings = {"loss": loss, "regulariser": "mean", "tol": 1e-6, "standardise": standardise, "max_iter": 100}
+    settings: dict[str, Any] = {
+        "loss": loss,
+        "regulariser": "mean",
+        "tol": 1e-6,
+        "standardise": standardise,
+        "max_iter": 100,
+    }
     if standardise:  # sparse features are not centred: nor are dense ones without an intercept
         settings["intercept"] = False
     dense = MochaEstimator(**settings).fit(Xs, ys)

@@ -235,12 +235,11 @@ def test_the_built_in_experiment_and_its_tables() -> None:
 
 def test_simulated_time_is_operations_bytes_and_latency() -> None:
     """Two bytes-per-second networks and two clocks: each term is counted once, for the slowest node."""
-    base = {"kind": "lte", "clock": 1e15, "down": 1e15, "up": 1e15, "latency": 0.0}
+    base: dict[str, Any] = {"kind": "lte", "clock": 1e15, "down": 1e15, "up": 1e15, "latency": 0.0}
 
     def seconds(**changed: float) -> list[float]:
-        history = run(
-            Mocha(steps=50, regulariser=Independent()), layers=[Network(**{**base, **changed})], rounds=2
-        ).history  # type: ignore[arg-type]
+        network = Network(**{**base, **changed})
+        history = run(Mocha(steps=50, regulariser=Independent()), layers=[network], rounds=2).history
         return [line["simulated_seconds"] for line in history]
 
     assert seconds(latency=2.0) == pytest.approx([2.0, 2.0])

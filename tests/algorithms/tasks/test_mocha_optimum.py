@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from mocha_cases import LOSSES, alpha, optimum, solve, tasks
+from mocha_cases import LOSSES, LossName, alpha, optimum, solve, tasks
 
 from polyfed.algorithms.tasks.mocha import CoCoA, GlobalModel, LocalModels, MbSDCA, Mocha
 from polyfed.algorithms.tasks.regularisers import (
+    AnyRegulariser,
     Clustered,
     Fixed,
     Graphical,
@@ -26,7 +27,7 @@ from polyfed.work.linear.losses import find
 from small import golden
 
 B = np.array([[2.0, -0.5, 0, 0.3], [-0.5, 1.5, 0.2, 0], [0, 0.2, 1, -0.4], [0.3, 0, -0.4, 1.2]])
-RULES: dict[str, Regulariser] = {
+RULES: dict[str, AnyRegulariser] = {
     "independent": Independent(lam=0.3),
     "mean": Mean(lam1=0.5, lam2=0.2),
     "fixed": Fixed(omega=B.tolist(), lam1=0.4),
@@ -43,7 +44,7 @@ def precision(rule: Regulariser, omega: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_and_regulariser_reaches_the_optimum(loss: str, rule: str) -> None:
+def test_every_loss_and_regulariser_reaches_the_optimum(loss: LossName, rule: str) -> None:
     """Three Omega steps, then the gap to 1e-8; the primal value is a generic solver's; dual <= primal all along."""
     examples, chosen = tasks(loss), RULES[rule]
     method = Mocha(loss=loss, regulariser=chosen, epochs=10, omega_every=5)
@@ -83,7 +84,7 @@ class _Frozen(Regulariser):
 
 @pytest.mark.parametrize("scale", ["sum", "mean"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_mean_of_losses_is_its_own_problem(loss: str, scale: str) -> None:
+def test_a_mean_of_losses_is_its_own_problem(loss: LossName, scale: Literal["sum", "mean"]) -> None:
     examples = tasks(loss)
     _, found = solve(examples, Mocha(loss=loss, loss_scale=scale, regulariser=Mean(lam1=0.05, lam2=0.02), epochs=10))
     A = precision(Mean(lam1=0.05, lam2=0.02), Mean().start(4))
@@ -219,7 +220,8 @@ def test_theta_is_one_without_work_and_falls_with_it() -> None:
         _, fleet = open_door(tasks("smoothed-hinge"))
         fleet.begin(1)
         _, found = method.round(1, dict(fleet.problem.initial()), fleet)
-        thetas[epochs] = np.array(list(found["theta"].values()))  # type: ignore[union-attr]
+        assert isinstance(found["theta"], dict)
+        thetas[epochs] = np.array(list(found["theta"].values()))
     assert (thetas[0.0] == 1).all()
     assert ((thetas[1.0] > 1e-6) & (thetas[1.0] < 1)).all()
     assert (thetas[50.0] < 1e-3).all()
@@ -232,4 +234,5 @@ def test_cocoa_reaches_its_theta() -> None:
     for t in range(1, 6):
         fleet.begin(t)
         state, found = method.round(t, state, fleet)
-        assert max(found["theta"].values()) <= 0.2 + 1e-9  # type: ignore[union-attr]
+        assert isinstance(found["theta"], dict)
+        assert max(found["theta"].values()) <= 0.2 + 1e-9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from scipy.optimize import minimize
 from polyfed.algorithms.tasks.mocha import Mocha as Rounds
 from polyfed.algorithms.tasks.regularisers import Clustered, Graphical, Matrix, Probabilistic
 from polyfed.tasks import MochaEstimator
-from polyfed.work.linear.examples import as_examples
+from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
 
 SHAPES = st.tuples(st.integers(2, 8), st.integers(1, 8), st.integers(0, 10_000))
@@ -32,7 +34,8 @@ def feasible(m: int, k: float, top: float, rng: np.random.Generator) -> Matrix:
         q = np.minimum(q, top)
         q += (k - q.sum()) * (top - q) / max((top - q).sum(), 1e-12)
     U = np.linalg.qr(rng.normal(size=(m, m)))[0]
-    return (U * q) @ U.T
+    made: Matrix = (U * q) @ U.T
+    return made
 
 
 @given(SHAPES, st.integers(1, 8), st.sampled_from([1e-3, 0.1, 1.0]))
@@ -110,14 +113,14 @@ def test_probabilistic_recovers_planted_signs() -> None:
     assert np.abs(found[related]).min() > 0.5 > 0.4 > np.abs(found[~related]).max()
 
 
-def regression(m: int = 3, d: int = 6) -> list:
+def regression(m: int = 3, d: int = 6) -> list[Examples]:
     rng = np.random.default_rng(3)
     W = rng.normal(size=(m, d))
     Xs = [rng.normal(size=(30, d)) for _ in range(m)]
     return [as_examples(X, X @ w + 0.1 * rng.normal(size=30), find("squared")) for X, w in zip(Xs, W, strict=True)]
 
 
-def by_hand(examples: list, penalty) -> float:
+def by_hand(examples: list[Examples], penalty: Callable[[np.ndarray], float]) -> float:
     """min over W of the squared losses and a penalty of W's singular values, by a generic solver."""
     m, d = len(examples), examples[0].X.shape[1]
 

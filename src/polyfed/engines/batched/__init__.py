@@ -27,7 +27,15 @@ from polyfed.engines.batched.together import Group, Settings, Together, in_cohor
 
 @engines("batched")
 class Batched(Engine):
-    """The whole cohort as one program (vmap), data on the device; `chunk` clients at a time, 0 for as many as fit."""
+    """The whole cohort as one program (vmap), data on the device; `chunk` clients at a time, 0 for as many as fit.
+
+    Args:
+        device: 'cpu', 'cuda', or 'auto' for the GPU where there is one.
+        chunk: clients in one program; 0 begins with 1024 on a GPU, 64 on a CPU. Halved when a GPU's memory runs out.
+        tf32: whether products may be rounded to TF32, faster on a GPU and less exact.
+        compile: whether steps are compiled by torch, on a GPU with Triton; recurrent models never are.
+        graph: whether a chunk's round is recorded as one CUDA graph and replayed, on a GPU.
+    """
 
     def __init__(
         self,
@@ -85,7 +93,12 @@ class Batched(Engine):
 
 @engines("auto")
 def auto(parts: Parts, layers: Layers, *, device: Device = "auto", workers: Annotated[int, Field(ge=1)] = 1) -> Engine:
-    """`batched` where there is a GPU and the models allow it, else `local`."""
+    """`batched` where there is a GPU and the models allow it, else `local`.
+
+    Args:
+        device: 'cpu', 'cuda', or 'auto' for the GPU where there is one; 'cpu' always means `local`.
+        workers: of `local`, processes on the CPU; 1 for this one alone.
+    """
     if resolve(device).type == "cuda" and not any(unfit(part.problem, layers) for part in parts.values()):
         return Batched(parts, layers, device=device)
     return engines["local"](parts, layers, workers=workers, device=device)

@@ -22,7 +22,12 @@ from polyfed.engines.local.workers import Pool
 
 @engines("local")
 class Local(Engine):
-    """A loop over the cohort in this process, on a CPU or GPU, or `workers` processes on the CPU over shared data."""
+    """A loop over the cohort in this process, on a CPU or GPU, or `workers` processes on the CPU over shared data.
+
+    Args:
+        workers: processes, with one torch thread each; 1 for this one alone.
+        device: 'cpu', 'cuda', or 'auto' for the GPU where there is one; more than one worker means 'cpu'.
+    """
 
     def __init__(
         self,

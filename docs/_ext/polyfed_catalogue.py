@@ -1,0 +1,114 @@
+"""Pages made from the registries: `{settings}` tables, and a page for everything with a name that has none.
+
+    ```{settings} algorithms fedcmoo
+    ```
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+
+from polyfed.experiment.catalogue import page, registries, settings_of
+from polyfed.experiment.reading import builtin
+
+SINGULAR = {
+    "datasets": "data set", "models": "model", "partitions": "partition", "weightings": "weighting",
+    "compressors": "compressor", "engines": "engine", "layers": "layer", "callbacks": "callback",
+}  # fmt: skip
+USED_AS = {
+    "datasets": '[data]\nname = "{}"', "models": '[model]\nname = "{}"', "partitions": '[data]\npartition = "{}"',
+    "weightings": '[algorithm]\nweighting = "{}"', "compressors": '[algorithm]\ncompress = "{}"',
+    "engines": '[engine]\nname = "{}"', "layers": '[[layers]]\nname = "{}"', "callbacks": '[[callbacks]]\nname = "{}"',
+}  # fmt: skip
+INTRODUCED = {
+    "datasets": "How they are found, fetched and split is in [Your data](../../guides/data.md).",
+    "partitions": "Who gets which rows: see [Your data](../../guides/data.md).",
+    "models": "Networks by name; a module of your own needs no registration: see [Your model](../../guides/model.md).",
+    "weightings": "From a Gram matrix of gradients to weights: see [Weightings](../../methods/weightings.md).",
+    "compressors": "A Jacobian in few bytes: see [Compressors](../../methods/compressors.md).",
+    "engines": "Where clients work: see [Engines and speed](../../guides/engines.md).",
+    "layers": "What stands between a method and its clients: see [Architecture](../../architecture.md).",
+    "callbacks": "What watches a run, and may stop it: see [Add your own](../../guides/add.md).",
+}
+
+
+class Settings(Directive):
+    """A table of the settings of a registered thing."""
+
+    required_arguments = 2
+
+    def run(self) -> list[nodes.Node]:
+        kind, name = self.arguments
+        rows = settings_of(kind, name)
+        if not rows:
+            return [nodes.paragraph(text="It has no settings.")]
+        text = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+        for row in rows:
+            default = "needed" if row.default is None else f"`{row.default}`" if row.default else ""
+            text.append(f"| `{row.name}` | {_cell(row.values)} | {_cell(default)} | {_cell(row.meaning)} |")
+        made = nodes.container()
+        self.state.nested_parse(StringList(text, self.content.parent and ""), self.content_offset, made)
+        for table in made.findall(nodes.table):
+            table["classes"].append("settings")
+        return list(made.children)
+
+
+def _cell(text: str) -> str:
+    code = re.split(r"(`[^`]*`)", text)
+    return "".join(p.replace("|", "\\|") if p.startswith("`") else re.sub(r"([|*_<>\[\]])", r"\\\1", p) for p in code)
+
+
+def write_pages(app: Any) -> None:
+    """Pages of everything by name that has none of its own, and the notebook, into folders that git ignores."""
+    root = Path(app.srcdir)
+    catalogue = root / "catalogue"
+    shutil.rmtree(catalogue, ignore_errors=True)
+    kinds = {kind: registry for kind, registry in registries().items() if kind in SINGULAR}
+    for kind, registry in kinds.items():
+        folder = catalogue / kind
+        folder.mkdir(parents=True)
+        names = list(registry)
+        for name in names:
+            (root / f"{page(kind, name)}.md").write_text(_page(kind, name, registry[name]), encoding="utf-8")
+        rows = [f"| [{name}]({Path(page(kind, name)).name}.md) | {_cell(registry.help(name))} |" for name in names]
+        listed = "\n".join(Path(page(kind, name)).name for name in names)
+        title = f"{SINGULAR[kind].capitalize()}s"
+        text = f"# {title}\n\n{INTRODUCED[kind]}\n\n| | |\n|---|---|\n" + "\n".join(rows)
+        hidden = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+        (folder / "index.md").write_text(f"{text}\n\n{hidden}", encoding="utf-8")
+    _experiments(catalogue)
+    listed = "\n".join(f"{kind}/index" for kind in kinds)
+    top = f"# Catalogue\n\nEverything that is found by its name.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\nexperiments\n```\n"
+    (catalogue / "index.md").write_text(top, encoding="utf-8")
+    if (root.parent / "examples" / "tour.ipynb").exists():
+        shutil.copy(root.parent / "examples" / "tour.ipynb", root / "tour.ipynb")
+
+
+def _page(kind: str, name: str, thing: Any) -> str:
+    text = inspect.getdoc(thing) or ""
+    text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith("Args:"))
+    prose = "\n\n".join(_cell(part) for part in text.split("\n\n"))
+    use = USED_AS[kind].format(name)
+    settings = f"## Settings\n\n```{{settings}} {kind} {name}\n```\n"
+    return f"# {name}\n\n{SINGULAR[kind].capitalize()}.\n\n{prose}\n\n```toml\n{use}\n```\n\n{settings}"
+
+
+def _experiments(catalogue: Path) -> None:
+    parts = ["# Built-in experiments\n", "`polyfed run NAME` runs one; `--set` changes any key.\n"]
+    for name, path in sorted(builtin().items()):
+        parts.append(f"## {name}\n\n```toml\n{path.read_text(encoding='utf-8').strip()}\n```\n")
+    (catalogue / "experiments.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    app.add_directive("settings", Settings)
+    app.connect("builder-inited", write_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
