@@ -24,6 +24,7 @@ extensions = [
     "polyfed_mathjax",
 ]
 exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]
+smartquotes = False  # values in tables are written as in a file
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures: torch's and numpy's own pages are not looked up
 suppress_warnings = ["myst.domains", "config.cache"]

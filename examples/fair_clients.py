@@ -18,6 +18,7 @@ for shop in range(15):
     bought = x @ (abroad if shop < 3 else at_home) + 0.5 * rng.normal(size=200) > 0
     clients.append((x, bought))
 
+federation = Federation.from_clients(clients)
 torch.manual_seed(0)
 problem = Problem(nn.Linear(5, 1), [Objective("buys", "binary")])  # every method starts from these weights
 methods = {
@@ -27,8 +28,6 @@ methods = {
 }
 print("accuracy    mean  worst    std")
 for name, method in methods.items():
-    result = train(
-        problem, Federation.from_clients(clients), method, rounds=40, evaluate={"every": 40, "clients": True}
-    )
+    result = train(problem, federation, method, rounds=40, seed=0, evaluate={"every": 40, "clients": True})
     over_clients = result.history[-1]["clients"]["buys"]["accuracy"]
     print(f"{name:10} {over_clients['mean']:5.3f}  {over_clients['worst']:5.3f}  {over_clients['std']:5.3f}")

@@ -1,6 +1,6 @@
 """Many related tasks, one linear model each: MOCHA beside a model per task and one model for all.
 
-For your own: one X and one y per task in the two lists; `clusters` is about how many kinds of tasks you expect.
+For your own: put one x and one y per task into `xs` and `ys`; `clusters` is about how many kinds of tasks you expect.
 """
 
 import numpy as np

@@ -109,7 +109,8 @@ def test_many_models_shows_more_learned_in_the_same_rounds() -> None:
 def test_many_tasks_shows_that_related_tasks_help() -> None:
     rows = table(printed("many_tasks")[1:])
     (one_for_all,), (one_each,), (mocha,) = (rows[name] for name in ("one model for all", "one model each", "MOCHA"))
-    assert mocha < one_each - 2 < one_for_all - 2
+    assert mocha < one_each - 2
+    assert mocha < one_for_all - 2
 
 
 # the notebook
@@ -131,8 +132,8 @@ def assert_whole(cells: list[dict[str, Any]]) -> None:
 def test_the_notebook_is_kept_with_its_outputs_and_no_traces_of_a_machine() -> None:
     path = EXAMPLES / "tour.ipynb"
     assert_whole(code_cells(path))
-    text = path.read_text()
-    assert len(text) < 400_000
+    assert path.stat().st_size < 400_000
+    text = re.sub(r'"image/png": "[^"]*"', "", path.read_text())
     assert not re.search(r"/(home|root|tmp|work|Users)/|runs/\w+-\d", text)
     kept = next(cell for cell in code_cells(path) if "uploaded" in str(cell["outputs"]))
     uploaded = {name: row[2] for name, row in table("".join(kept["outputs"][0]["text"]).splitlines()).items()}

@@ -74,11 +74,11 @@ def attempts(code: str) -> list[str]:
         "socket.socket().connect_ex(('192.0.2.1', 80))",
         "socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('192.0.2.1', 53))",
         "socket.getaddrinfo('example.org', 80)",
-        "urllib.request.urlopen('http://example.org')",
+        "http.client.HTTPConnection('example.org').request('GET', '/')",
     ],
 )
 def test_an_attempt_is_seen_even_where_its_failure_is_swallowed(call: str) -> None:
-    code = f"import contextlib, socket, urllib.request\nwith contextlib.suppress(OSError): {call}\n"
+    code = f"import contextlib, http.client, socket\nwith contextlib.suppress(OSError): {call}\n"
     assert len(attempts(code)) == 1
     assert attempts(re.sub(r"192\.0\.2\.1|example\.org", "127.0.0.1", code)) == []
 
@@ -87,15 +87,15 @@ def test_nothing_calls_home() -> None:
     assert attempts(PUBLIC + COMMANDS) == []
 
 
-def needed(requirement: Requirement, seen: set[str]) -> set[str]:
+def needed(requirement: Requirement, seen: set[tuple[str, ...]]) -> set[str]:
     """The packages that a requirement installs here, and what they require, without extras that nobody asks for."""
     name = canonicalize_name(requirement.name)
-    if name not in seen or requirement.extras:
-        seen.add(name)
+    if (name, *sorted(requirement.extras)) not in seen:
+        seen.add((name, *sorted(requirement.extras)))
         for more in map(Requirement, requires(name) or []):
             if more.marker is None or any(more.marker.evaluate({"extra": e}) for e in ("", *requirement.extras)):
                 needed(more, seen)
-    return seen
+    return {name for name, *_ in seen}
 
 
 def copyleft(licence: str) -> bool:
@@ -105,10 +105,8 @@ def copyleft(licence: str) -> bool:
 
 
 def test_core_is_free_of_the_gpl_family() -> None:
-    core: set[str] = set()
-    for group, requirement, _ in DIRECT:
-        if group == "core" and (requirement.marker is None or requirement.marker.evaluate()):
-            needed(requirement, core)
+    direct = [r for group, r, _ in DIRECT if group == "core" and (r.marker is None or r.marker.evaluate())]
+    core = set().union(*(needed(requirement, set()) for requirement in direct))
     assert {"torch", "sympy", "joblib", "filelock"} <= core  # direct ones and those behind them
     found = {name: TOOL["licences"](name) for name in core}
     assert {name: texts for name, texts in found.items() if any(map(copyleft, texts))} == {}
