@@ -37,7 +37,9 @@ nb_merge_streams = True
 
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
-autodoc_type_aliases = {name: name for name in ("ArrayLike", "Numbers", "Array", "PerExample", "Outputs", "Ids", "Index")}
+autodoc_type_aliases = {
+    name: name for name in ("ArrayLike", "Numbers", "Array", "PerExample", "Outputs", "Ids", "Index")
+}
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_default_options = {"show-inheritance": True}

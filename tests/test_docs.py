@@ -29,9 +29,8 @@ from small import small_federation, small_problem
 ROOT = Path(__file__).parents[1]
 SITE, BLOB = "https://polyfed.github.io/polyfed/", "https://github.com/polyfed/polyfed/blob/main/"
 MADE = ("_build", "catalogue")  # by Sphinx, from the registries
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + sorted(
-    path for path in (ROOT / "docs").rglob("*.md") if path.relative_to(ROOT / "docs").parts[0] not in MADE
-)
+WRITTEN = [path for path in (ROOT / "docs").rglob("*.md") if path.relative_to(ROOT / "docs").parts[0] not in MADE]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(WRITTEN)]
 LANGUAGES = {"python", "toml", "bash", "text"}  # text is output, or a picture
 
 
@@ -52,7 +51,7 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def having(*languages: str) -> Any:
+def having(*languages: str) -> pytest.MarkDecorator:
     """Pages that have blocks of a kind."""
     return pytest.mark.parametrize("path", [p for p in PAGES if blocks(p, *languages)], ids=named)
 
@@ -122,7 +121,7 @@ def run_command(words: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     match words:
         case ["polyfed", *rest]:
-            fewer = {"run": ["--rounds", "2"], "gain": ["--set", "rounds=2"]}.get(rest[0], [])
+            fewer = {"run": ["--rounds", "2"], "gain": ["--set", "rounds=2", "--seeds", "1"]}.get(rest[0], [])
             if "ray" in rest:  # tests/deploy/test_ray.py starts one
                 fewer, rest = [*fewer, "--engine", "local"], [w for w in rest if "engine." not in w and w != "--set"]
             within_reach = [word for word in rest if not word.startswith("--target=")]

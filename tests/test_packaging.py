@@ -33,7 +33,7 @@ def test_the_version_is_in_one_place() -> None:
 def test_every_make_target_named_in_yaml_exists(path: Path) -> None:
     assert isinstance(parsed(path), dict)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"\bmake ([a-z-]+)", path.read_text())) <= targets
+    assert set(re.findall(r"(?:run: |`)make ([a-z-]+)", path.read_text())) <= targets
 
 
 def test_the_workflow_runs_what_the_makefile_offers_to_everybody() -> None:
@@ -66,7 +66,8 @@ def test_every_extra_that_is_named_exists() -> None:
 def test_the_wheel_has_every_file_of_the_package() -> None:
     package = ROOT / "src" / "polyfed"
     shipped = {p for pattern in PROJECT["tool"]["setuptools"]["package-data"]["polyfed"] for p in package.glob(pattern)}
-    files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    files = {path for path in package.rglob("*") if path.is_file() and path.suffix != ".py"}
+    files = {path for path in files if "__pycache__" not in path.parts}
     assert shipped == files
     assert package / "py.typed" in files
 

@@ -1,7 +1,7 @@
 """Pages made from the registries: `{settings}` tables, and a page for everything with a name that has none.
 
-    ```{settings} algorithms fedcmoo
-    ```
+```{settings} algorithms fedcmoo
+```
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def write_pages(app: Any) -> None:
         (folder / "index.md").write_text(f"{text}\n\n{hidden}", encoding="utf-8")
     _experiments(catalogue)
     listed = "\n".join(f"{kind}/index" for kind in kinds)
-    top = f"# Catalogue\n\nEverything that is found by its name.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\nexperiments\n```\n"
+    tree = f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\nexperiments\n```\n"
+    top = f"# Catalogue\n\nEverything that is found by its name.\n\n{tree}"
     (catalogue / "index.md").write_text(top, encoding="utf-8")
-    if (root.parent / "examples" / "tour.ipynb").exists():
-        shutil.copy(root.parent / "examples" / "tour.ipynb", root / "tour.ipynb")
+    shutil.copy(root.parent / "examples" / "tour.ipynb", root / "tour.ipynb")
 
 
 def _page(kind: str, name: str, thing: Any) -> str:

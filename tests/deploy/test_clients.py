@@ -295,12 +295,6 @@ def test_init_writes_an_app_that_flower_takes(tmp_path: Path) -> None:
     assert again.exit_code == 2
 
 
-def test_the_documents_experiment_is_one() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
-    Path("page.toml").write_text(page.split("```toml\n")[1].split("```")[0])
-    assert CliRunner().invoke(cli, ["flower", "init", "app", "--experiment", "page.toml"]).exit_code == 0
-
-
 def test_the_clients_app_imports_nothing_heavy(tmp_path: Path) -> None:
     heavy = "[m for m in ('torch', 'scipy', 'sklearn') if m in sys.modules]"
     code = f"import sys, polyfed.deploy.client as c; c.app('x/y.py'); print({heavy})"

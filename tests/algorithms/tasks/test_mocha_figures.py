@@ -1,4 +1,4 @@
-"""What the page and the experiment files say is run."""
+"""The experiment files of the figures run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ from polyfed.cli import app
 from samples import write_har
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_the_pages_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs/mocha.md").read_text()
-    exec(text.split("```python\n")[1].split("```")[0], {})
-    assert "(6, 8)" in capsys.readouterr().out
-
-
-def test_the_pages_command_for_local_models_runs() -> None:
-    changes = ["--set", "algorithm.name=local", "--set", "algorithm.regulariser={lam=10.0}"]
-    done = CliRunner().invoke(app, ["run", "many-tasks", "--rounds", "2", "--json", *changes])
-    assert done.exit_code == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
