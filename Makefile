@@ -50,7 +50,8 @@ check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/mypy
 
 docs: $(VENV)/.dev  ## the site, into docs/_build/html; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going -q -E -b html docs docs/_build/html
+	rm -rf docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -E -d docs/_build/doctrees -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 bench: $(VENV)/.dev  ## the figures of benchmarks/README.md

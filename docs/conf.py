@@ -26,7 +26,12 @@ extensions = [
 exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]
 smartquotes = False  # values in tables are written as in a file
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures: torch's and numpy's own pages are not looked up
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!polyfed\b).*"),  # types in signatures: torch's and numpy's own pages are not looked up
+    ("py:.*", r"polyfed\..*\.(T|Carry)"),  # type variables
+    ("py:class", r"polyfed\.algorithms\..*\.(LocalTraining|Scalarised|Gramian|TaskModels)"),  # bases of methods
+    ("py:class", r"polyfed\.core\.(fleet\.PartFleet|layer\.Layers)"),  # inside
+]
 suppress_warnings = ["myst.domains", "config.cache"]
 
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist", "colon_fence", "attrs_inline"]

@@ -12,6 +12,17 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported: its kernels are run by Python
 
+FORKS = {  # tests that start workers, or kill processes, as Windows cannot
+    "test_channel", "test_check_engine", "test_equivalences", "test_experiment", "test_local", "test_loop",
+    "test_mocha_federated", "test_outside_layers", "test_process", "test_runner", "test_together",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if not hasattr(os, "fork") else ():
+        if item.path.stem in FORKS:
+            item.add_marker(pytest.mark.skip(reason="needs a system that can fork"))
+
 
 @pytest.fixture(autouse=True)
 def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

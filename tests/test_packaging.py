@@ -13,13 +13,13 @@ import yaml
 import polyfed
 
 ROOT = Path(__file__).parents[1]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 YAML = [*WORKFLOWS, ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
 
 
 def parsed(path: Path) -> Any:
-    return yaml.safe_load(path.read_text())
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def test_the_version_is_in_one_place() -> None:
@@ -32,13 +32,13 @@ def test_the_version_is_in_one_place() -> None:
 @pytest.mark.parametrize("path", YAML, ids=lambda path: path.name)
 def test_every_make_target_named_in_yaml_exists(path: Path) -> None:
     assert isinstance(parsed(path), dict)
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:run: |`)make ([a-z-]+)", path.read_text())) <= targets
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"(?:run: |`)make ([a-z-]+)", path.read_text(encoding="utf-8"))) <= targets
 
 
 def test_the_workflow_runs_what_the_makefile_offers_to_everybody() -> None:
     (workflow,) = WORKFLOWS
-    made = set(re.findall(r"run: make ([a-z-]+)", workflow.read_text()))
+    made = set(re.findall(r"run: make ([a-z-]+)", workflow.read_text(encoding="utf-8")))
     assert made == {"check", "test", "test-lowest", "docs", "release-check"}
     assert parsed(workflow)["permissions"] == {"contents": "read"}
 
@@ -57,7 +57,7 @@ def test_every_extra_that_is_named_exists() -> None:
     named = {
         extra.strip()
         for path in texts
-        for group in re.findall(r"polyfed\[([\w, -]+)\]", path.read_text())
+        for group in re.findall(r"polyfed\[([\w, -]+)\]", path.read_text(encoding="utf-8"))
         for extra in group.split(",")
     }
     assert {"data", "flower", "ray", "report"} <= named <= PROJECT["project"]["optional-dependencies"].keys()
@@ -83,7 +83,7 @@ def test_every_direct_dependency_has_a_pinned_lowest_version() -> None:
 
 
 def _versions(file: str) -> dict[str, str]:
-    found = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text(), re.MULTILINE)
+    found = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
     return {_plain(name): version for name, version in found}
 
 

@@ -121,8 +121,8 @@ def test_moocore_is_lgpl_and_only_an_extras() -> None:
 def test_every_dependency_has_a_row_with_its_licence() -> None:
     lines = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
-    licence = {(row[0], row[2]): row[3] for row in rows[1:]}
-    direct = {(requirement.name, group) for group, requirement, _ in DIRECT}
+    licence = {(name, versions, group): text for name, versions, group, text, _ in rows[1:]}
+    direct = {(requirement.name, TOOL["versions"](requirement), group) for group, requirement, _ in DIRECT}
     how = "python tools/licences.py > docs/licences.md"
     assert licence.keys() == direct, f"docs/licences.md is not that of pyproject.toml; {how}"
     assert [name for name, text in licence.items() if not text or "unknown" in text.lower()] == [], how

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from polyfed.core.work import Arrays, work
 from polyfed.testing import open_door
 from small import small_federation, small_problem
 
-EVERYWHERE: list[tuple[str, dict[str, Any]]] = [("local", {}), ("local", {"workers": 2}), ("wire", {})]
+WORKERS: list[tuple[str, dict[str, Any]]] = [("local", {"workers": 2})] if hasattr(os, "fork") else []
+EVERYWHERE: list[tuple[str, dict[str, Any]]] = [("local", {}), *WORKERS, ("wire", {})]
 
 
 def door(engine: str, layers: Sequence[Layer] = (), cohort: int = 4, **settings: Any) -> Door:

@@ -63,14 +63,18 @@ def licences(package: str) -> list[str]:
     return [*(found.get_all("License-Expression") or []), *named, *lines[:1]] or ["unknown"]
 
 
+def versions(requirement: Requirement) -> str:
+    """Which versions, and where: the lower bound first."""
+    marker = f" ({requirement.marker})" if requirement.marker else ""
+    return ",".join(sorted(map(str, requirement.specifier), reverse=True)) + marker
+
+
 def table(text: str) -> str:
     """The page: a row for each dependency."""
     rows = ["| package | version | asked for by | licence | for |", "|---|---|---|---|---|"]
     for group, requirement, reason in dependencies(text):
-        marker = f" ({requirement.marker})" if requirement.marker else ""
         reason = reason or str(metadata(requirement.name)["Summary"]).strip().rstrip(".")
-        versions = ",".join(sorted(map(str, requirement.specifier), reverse=True))  # the lower bound first
-        cells = requirement.name, f"{versions}{marker}", group, licences(requirement.name)[0], reason
+        cells = requirement.name, versions(requirement), group, licences(requirement.name)[0], reason
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return HEAD + "\n".join(rows) + "\n"
 

@@ -15,6 +15,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
+from sphinx.errors import ExtensionError
 
 from polyfed.experiment.catalogue import page, registries, settings_of
 from polyfed.experiment.reading import builtin
@@ -23,11 +24,18 @@ SINGULAR = {
     "datasets": "data set", "models": "model", "partitions": "partition", "weightings": "weighting",
     "compressors": "compressor", "engines": "engine", "layers": "layer", "callbacks": "callback",
 }  # fmt: skip
-USED_AS = {
-    "datasets": '[data]\nname = "{}"', "models": '[model]\nname = "{}"', "partitions": '[data]\npartition = "{}"',
-    "weightings": '[algorithm]\nweighting = "{}"', "compressors": '[algorithm]\ncompress = "{}"',
-    "engines": '[engine]\nname = "{}"', "layers": '[[layers]]\nname = "{}"', "callbacks": '[[callbacks]]\nname = "{}"',
+USED_AS = {  # where its name stands in an experiment
+    "datasets": ("[data]", "name"), "models": ("[model]", "name"), "partitions": ("[data]", "partition"),
+    "weightings": ("[algorithm]", "weighting"), "compressors": ("[algorithm]", "compress"),
+    "engines": ("[engine]", "name"), "layers": ("[[layers]]", "name"), "callbacks": ("[[callbacks]]", "name"),
 }  # fmt: skip
+EXAMPLES = {  # what has to stand beside a name
+    "weightings fixed": {"weights": "[0.7, 0.3]"},
+    "layers misreport": {"clients": "[0, 1]"},
+    "datasets nodes": {"clients": "4", "shape": "[10]", "objectives": "{ click = 2 }"},
+    "datasets tridiagonal": {"partition": '"natural"'},
+    "partitions natural": {"name": '"synthetic"'},
+}
 INTRODUCED = {
     "datasets": "How they are found, fetched and split is in [Your data](../../guides/data.md).",
     "partitions": "Who gets which rows: see [Your data](../../guides/data.md).",
@@ -47,6 +55,8 @@ class Settings(Directive):
 
     def run(self) -> list[nodes.Node]:
         kind, name = self.arguments
+        if kind not in registries() or name not in registries()[kind]:
+            raise self.error(f"{{settings}} {kind} {name}: there is none of that name.")
         rows = settings_of(kind, name)
         if not rows:
             return [nodes.paragraph(text="It has no settings.")]
@@ -55,7 +65,8 @@ class Settings(Directive):
             default = "needed" if row.default is None else f"`{row.default}`" if row.default else ""
             text.append(f"| `{row.name}` | {_cell(row.values)} | {_cell(default)} | {_cell(row.meaning)} |")
         made = nodes.container()
-        self.state.nested_parse(StringList(text, self.content.parent and ""), self.content_offset, made)
+        source = self.state_machine.get_source(self.lineno)
+        self.state.nested_parse(StringList(text, source), self.content_offset, made)
         for table in made.findall(nodes.table):
             table["classes"].append("settings")
         return list(made.children)
@@ -96,9 +107,22 @@ def _page(kind: str, name: str, thing: Any) -> str:
     text = inspect.getdoc(thing) or ""
     text = "\n\n".join(part for part in text.split("\n\n") if not part.startswith("Args:"))
     prose = "\n\n".join(_cell(part) for part in text.split("\n\n"))
-    use = USED_AS[kind].format(name)
+    example = f"```toml\n{_example(kind, name)}\n```"
     settings = f"## Settings\n\n```{{settings}} {kind} {name}\n```\n"
-    return f"# {name}\n\n{SINGULAR[kind].capitalize()}.\n\n{prose}\n\n```toml\n{use}\n```\n\n{settings}"
+    return f"# {name}\n\n{SINGULAR[kind].capitalize()}.\n\n{prose}\n\n{example}\n\n{settings}"
+
+
+def _example(kind: str, name: str) -> str:
+    """How an experiment names it, with the settings that it needs."""
+    head, key = USED_AS[kind]
+    given = EXAMPLES.get(f"{kind} {name}", {})
+    for setting in settings_of(kind, name):
+        if setting.default is None and setting.name not in given:
+            raise ExtensionError(f"{kind} {name} needs {setting.name}: give an example in {Path(__file__).name}.")
+    if given and key in ("weighting", "compress"):  # a table in place of the name
+        inside = ", ".join(f"{setting} = {value}" for setting, value in {"name": f'"{name}"', **given}.items())
+        return f"{head}\n{key} = {{ {inside} }}"
+    return "\n".join([head, f'{key} = "{name}"', *(f"{setting} = {value}" for setting, value in given.items())])
 
 
 def _experiments(catalogue: Path) -> None:

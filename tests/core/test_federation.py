@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,3 +70,10 @@ def test_federations_refuse_rows_that_are_not_there() -> None:
         Federation.from_arrays(x, np.zeros(10), clients=[[0, 11]], test=(x, np.zeros(10)))
     with pytest.raises(BadInput, match="Test targets should be those of training"):
         Federation.from_arrays(x, {"a": np.zeros(10)}, clients=2, test=(x, {"b": np.zeros(10)}))
+
+
+def test_numpy_arrays_will_do_and_rows_are_not_printed() -> None:
+    x: Any = np.full((6, 2), 12345.0, dtype=np.float32)
+    federation = Federation(x, {"left": x[:, 0], "right": x[:, 1]}, Rows.of([[0, 1], [2, 3, 4]]))
+    assert torch.equal(federation.x, torch.from_numpy(x))
+    assert repr(federation) == "Federation(2 clients, 6 rows, left, right)"

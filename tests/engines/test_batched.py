@@ -134,7 +134,7 @@ def test_a_compiled_step_is_the_same_step(name: str, monkeypatch: pytest.MonkeyP
 
     original, init = torch.compile, Stacked.__init__
     monkeypatch.setattr(torch, "compile", compile)
-    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _, names: init(s, problem, device, True, names))
+    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _, *more: init(s, problem, device, True, *more))
     results = []
     for engine in ("local", {"name": "batched", "device": "cpu"}):
         algorithm = algorithms[name](lr=0.1, local_steps=2, batch_size=8)
@@ -524,3 +524,25 @@ def test_the_device_is_a_key_of_every_engine_of_this_machine() -> None:
     ]
     assert torch.allclose(flat(results[0]), flat(results[1]))
     assert torch.allclose(flat(results[0]), flat(results[2]), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcmoo", "fsmgda"])
+def test_targets_that_a_client_does_not_hold_may_be_anything(method: str) -> None:
+    """NaN is how a missing column looks; a class of -1, too."""
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    size, kind = x[:, 1].clone(), (x[:, 2] > 0).long()
+    size[:50], kind[50:100] = float("nan"), -1
+    targets = {"size": size, "kind": kind}
+    holds = {"size": [False, True, True, True], "kind": [True, False, True, True]}
+    clients = list(np.arange(200).reshape(4, 50))
+    model = Headed(nn.Linear(3, 4), {"size": nn.Linear(4, 1), "kind": nn.Linear(4, 2)})
+    problem = Problem(model, [Objective("size", "squared"), Objective("kind", "cross-entropy")])
+    federation = Federation.from_arrays(x, targets, clients=clients, holds=holds)
+    federation = replace(federation, server=None)
+    one, many = (
+        train(problem, federation, {"name": method, "lr": 0.05}, rounds=3, engine=engine, evaluate={"clients": True})
+        for engine in ("local", "batched")
+    )
+    assert one.summary["failures"] == many.summary["failures"] == 0
+    for name, value in one.model.state_dict().items():
+        torch.testing.assert_close(many.model.state_dict()[name], value, rtol=1e-4, atol=1e-5)

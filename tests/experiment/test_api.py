@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -54,3 +54,30 @@ def test_a_run_goes_on_only_with_its_own_settings() -> None:
     train(small_problem(), small_federation(), FedAvg(lr=0.1), rounds=1, out="r")
     with pytest.raises(BadInput, match="was begun with algorithm"):
         train(small_problem(), small_federation(), FedAvg(lr=0.2), rounds=2, out="r", resume=True)
+
+
+class Half(FedAvg):
+    """A method that forgets to return what it logs, or a part of the state."""
+
+    returned: ClassVar[str] = "state"
+
+    def round(self, t: int, state: Any, fleet: Any) -> Any:
+        return state if self.returned == "state" else ({"x": state["x"]}, {})
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"), [("state", "Half.round should return the next state and a dict"), ("x", "'buffers' is not in")]
+)
+def test_a_round_that_returns_something_else_is_a_sentence(
+    returned: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Half, "returned", returned)
+    with pytest.raises(BadInput, match=why):
+        train(small_problem(), small_federation(), Half(), rounds=2, out="x")
+    assert not Path("x").exists()
+
+
+def test_settings_are_given_by_name() -> None:
+    positional: Any = FedAvg
+    with pytest.raises(BadInput, match="FedAvg: settings are given by name"):
+        positional(0.1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,16 +120,19 @@ def test_a_letter_that_the_console_does_not_have() -> None:
     assert "z\\xfcrich" in done.stdout
 
 
-def test_a_run_is_removed_when_its_lock_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows removes no file that is open."""
+@pytest.mark.parametrize("windows", [False, True])
+def test_a_refused_run_is_removed(windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows removes no file that is open: of a run that is locked, the lock stays until it is free."""
+    monkeypatch.setattr("polyfed.run.loop.OPEN_FILES_STAY", windows)
+    if windows:
+        rmtree, held = shutil.rmtree, [False, True]
 
-    def unlocked(self: RunDirectory, abandon: Any = RunDirectory.abandon) -> None:
-        with self.locked():
-            pass
-        abandon(self)
+        def remove(path: Path, ignore_errors: bool) -> None:
+            (Path(path) / "experiment.toml").unlink(missing_ok=True)
+            if not held.pop():
+                rmtree(path)
 
-    monkeypatch.setattr(directory, "PATIENCE", 0.0)
-    monkeypatch.setattr(RunDirectory, "abandon", unlocked)
+        monkeypatch.setattr("polyfed.run.directory.shutil.rmtree", remove)
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     with pytest.raises(BadInput, match="needs a system that can fork"):
         train(small_problem(), small_federation(), FedAvg(), rounds=1, out="r", engine={"name": "local", "workers": 2})

@@ -15,8 +15,6 @@ from polyfed.cli.listing import list_
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
 
-typer.core.HAS_RICH = False  # help is plain (below); typer 0.20 would still write \\[default: ...] for rich
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -34,6 +32,7 @@ app.command()(gain)
 
 
 def main() -> None:
+    typer.core.HAS_RICH = False  # help is plain; typer 0.20 would still write \\[default: ...] for rich
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(errors="backslashreplace")  # piped on Windows: a name that has no letter there
     app()

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from polyfed.core.door import Door
+from polyfed.core.errors import BadInput
 from polyfed.core.hooks import check_hooks
 from polyfed.core.problem import Problem
 from polyfed.core.registry import Registry
@@ -63,3 +64,16 @@ class Algorithm(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_hooks(cls, Algorithm)
+
+
+def run_round(method: Algorithm, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
+    """A method's round, and whether it returned what it should."""
+    returned: Any = method.round(t, state, fleet)
+    name = type(method).__name__
+    if not (isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(r, Mapping) for r in returned)):
+        found = type(returned).__name__
+        raise BadInput(f"{name}.round should return the next state and a dict of what to log. Found {found}.")
+    if missing := next((array for array in ("x", "buffers") if array not in returned[0]), None):
+        raise BadInput(f"{name}.round should return a state with 'x' and 'buffers'; {missing!r} is not in it.")
+    state, found = returned
+    return state, found

@@ -92,6 +92,8 @@ class Federation:
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "x", _tensor(self.x))
+        object.__setattr__(self, "targets", {name: _tensor(target) for name, target in self.targets.items()})
         for name, target in self.targets.items():
             if len(target) != len(self.x):
                 raise BadInput(
@@ -172,6 +174,10 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.train)
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name in self.targets if name) or "one target"
+        return f"Federation({len(self)} clients, {len(self.x)} rows, {names})"
 
     @property
     def examples(self) -> Index:

@@ -33,7 +33,7 @@ class Registry(Generic[T]):
         """Decorator: `@algorithms("fedavg")`. A taken name is refused, never silently replaced."""
 
         def add(thing: T) -> T:
-            if name in self._things:
+            if name in self._things and _home(self._things[name]) != _home(thing):  # a cell or module that is run again
                 raise ValueError(f"The {self.kind} {name!r} is registered already; choose another name.")
             self._things[name] = thing
             return thing
@@ -103,6 +103,12 @@ def forget(module: str) -> None:
             del registry._imported[name]
 
 
+def _home(thing: Any) -> tuple[str, str]:
+    """Where a thing was defined."""
+    made = getattr(thing, "do", thing)
+    return str(getattr(made, "__module__", "")), str(getattr(made, "__qualname__", id(made)))
+
+
 def _import(name: str, kind: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
@@ -113,5 +119,5 @@ def _import(name: str, kind: str) -> Any:
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise BadInput(
             f"The {kind} {name!r} cannot be imported ({error}); "
-            "write 'package.module:function' with the package on the Python path."
+            "write 'module:name', the module a file beside the experiment, without '.py', or on the Python path."
         ) from error

@@ -46,8 +46,10 @@ def settings(cls: type[T]) -> type[T]:
 
     @functools.wraps(initialise)
     def checked(self: Any, *arguments: Any, **values: Any) -> None:
+        if arguments:
+            raise BadInput(f"{made.__name__}: settings are given by name. Found {arguments[0]!r} without one.")
         try:
-            initialise(self, *arguments, **values)
+            initialise(self, **values)
         except ValidationError as error:
             raise BadInput(f"{made.__name__}: {_sentence(error, values, '', accepts(made))}") from None
 

@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyfed.core.errors import BadInput
 
+__all__ = ["delta_m", "hypervolume", "improved_share", "nrmse", "spread"]
+
 
 def delta_m(losses: Mapping[str, float], alone: Mapping[str, float]) -> float:
     """Mean over objectives of (loss - single-objective loss) / single-objective loss; lower is better.

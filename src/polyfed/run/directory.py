@@ -82,8 +82,9 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One writer at a time; the lock goes with the process that holds it, and with its workers a moment later."""
+        """One writer at a time; the lock goes with the process that holds it."""
         lock = FileLock(self.path / ".lock")
+        self.open(self.path)  # filelock would make the directory of a run that is gone
         try:
             lock.acquire(timeout=PATIENCE, poll_interval=0.05)
         except Timeout:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.algorithms.models.multimodel import ClientPool, MultiModelRound, qualified
-from polyfed.core.algorithm import State
+from polyfed.core.algorithm import State, run_round
 from polyfed.core.clock import Clock
 from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
@@ -36,6 +36,7 @@ from polyfed.run.process import interruptible, one_thread
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
 BY_OBJECTIVE = ("losses", "metrics", "clients")  # tables with a row per objective
 States = Mapping[str, State]  # by part
+OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,19 @@ def execute(plan: Plan, directory: RunDirectory) -> Result:
     """Start or continue a run and see it through."""
     keep_freed_memory()  # before workers are forked
     try:
-        with (
-            directory.locked(), one_thread(), interruptible() as interrupted,
-            closing(plan.engine(plan.parts, plan.layers)) as engine,
-        ):  # fmt: skip
-            return _Loop(plan, directory, engine).run(interrupted)
+        with directory.locked():
+            try:
+                with (
+                    one_thread(), interruptible() as interrupted,
+                    closing(plan.engine(plan.parts, plan.layers)) as engine,
+                ):  # fmt: skip
+                    return _Loop(plan, directory, engine).run(interrupted)
+            except BadInput:
+                directory.abandon()  # unless a round has been logged
+                raise
     except BadInput:
-        directory.abandon()  # unless a round has been logged; unlocked, because Windows removes no file that is open
+        if OPEN_FILES_STAY:
+            directory.abandon()  # once more, for the lock
         raise
 
 
@@ -194,7 +201,7 @@ class _Loop:
         """Every part's next state, what its method logs, and who trained what where a schedule decides."""
         if self.together is not None:
             return self.together(t, states)
-        state, found = self.methods[""].round(t, states[""], self.doors[""])
+        state, found = run_round(self.methods[""], t, states[""], self.doors[""])
         return {"": state}, {"": found}, {}
 
     def _measured(self, t: int, before: States, after: States, line: Mapping[str, Any]) -> dict[str, Any]:

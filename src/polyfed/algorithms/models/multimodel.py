@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyfed.algorithms.models.schedules import Groups, Schedule, schedules, split
-from polyfed.core.algorithm import Algorithm, State
+from polyfed.core.algorithm import Algorithm, State, run_round
 from polyfed.core.door import Door, draw_cohort
 from polyfed.core.errors import BadInput, NobodyAnswered
 from polyfed.core.keys import generator
@@ -122,7 +122,7 @@ class MultiModelRound:
         try:
             if not door.cohort(t):
                 return NobodyAnswered(f"Round {t}: no client assigned to model {m!r} has rows for it.")
-            return self.methods[m].round(t, state, door)
+            return run_round(self.methods[m], t, state, door)
         except NobodyAnswered as error:
             door.rewind()  # the model is as before the round, and so must be what its clients keep
             return error

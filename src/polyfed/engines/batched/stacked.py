@@ -24,9 +24,11 @@ from polyfed.engines.batched.kernels.convolution import replace_convolutions
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
-    def __init__(self, problem: Problem, device: torch.device, compiled: bool, targets: tuple[str, ...]) -> None:
-        """targets: the names of the targets, in the order they are passed in."""
-        self.problem, self.names = problem, targets
+    def __init__(
+        self, problem: Problem, device: torch.device, compiled: bool, targets: tuple[str, ...], partial: bool
+    ) -> None:
+        """targets: the targets' names, in the order they are passed in; partial: whether some client lacks one."""
+        self.problem, self.names, self.partial = problem, targets, partial
         self.model = copy.deepcopy(problem.model).to(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
@@ -58,7 +60,7 @@ class Stacked:
             module.eval()
 
     def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
-        batch = self._batch(bx, mask, targets)
+        batch = self._batch(holds, bx, mask, targets)
         losses = torch.stack(self.problem.losses(self._outputs(x, bx), batch, [True] * len(holds)))
         return torch.where(holds > 0, losses, torch.zeros_like(losses))
 
@@ -80,7 +82,7 @@ class Stacked:
         return torch.stack(rows, 1), losses.detach()
 
     def _measured(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
-        batch, out = self._batch(bx, mask, targets), self._outputs(x, bx)
+        batch, out = self._batch(holds, bx, mask, targets), self._outputs(x, bx)
         values = [
             holds[k] * batch.total(self.problem.value(k, name, out, batch))
             for k, objective in enumerate(self.problem.objectives)
@@ -88,8 +90,13 @@ class Stacked:
         ]
         return torch.stack(values)
 
-    def _batch(self, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Batch:
-        return Batch(bx, dict(zip(self.names, targets, strict=True)), mask)
+    def _batch(self, holds: Tensor, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Batch:
+        """A client's batch; targets of what it does not hold may be anything, NaN or a class of its own: they are 0."""
+        named = dict(zip(self.names, targets, strict=True))
+        for k, name in enumerate(self.problem.names) if self.partial else ():
+            if name in named:
+                named[name] = torch.where(holds[k] > 0, named[name], torch.zeros_like(named[name]))
+        return Batch(bx, named, mask)
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self._mode(True)

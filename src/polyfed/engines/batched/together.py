@@ -67,7 +67,9 @@ class Together:
         splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
         self._rows = {s: _padded(rows, len(part.federation)) for s, rows in splits.items()}
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
-        self._stacked = Stacked(part.problem, settings.device, settings.compile, tuple(part.federation.targets))
+        partial = not bool(self._holds.all())
+        names = tuple(part.federation.targets)
+        self._stacked = Stacked(part.problem, settings.device, settings.compile, names, partial)
         self._captured: dict[Any, Captured] = {}
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
