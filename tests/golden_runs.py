@@ -20,6 +20,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -219,10 +220,11 @@ def _polyfed(*words: str) -> None:
 
 
 def fingerprint() -> str:
-    """Which machine this is, as far as rounding goes: its processor and torch."""
+    """Which machine this is, as far as rounding goes: its processor, and the libraries that compute."""
     cpu = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*: (.*)", cpu.read_text()) if cpu.is_file() else None
-    parts = model[1] if model else platform.processor(), torch.__version__, platform.python_version()
+    libraries = [version(name) for name in ("torch", "numpy", "scipy", "numba", "daqp", "piqp")]
+    parts = [model[1] if model else platform.processor(), platform.python_version(), *libraries]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
