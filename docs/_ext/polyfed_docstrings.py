@@ -36,6 +36,29 @@ def _escaped(line: str) -> str:
     return "".join(f"`{p}`" if p.startswith("`") else re.sub(r"([|*\\]|_(?!\w))", r"\\\1", p) for p in parts)
 
 
+def plain_types(app: Any, domain: str, kind: str, node: Any) -> None:
+    """Types without the rules that check them: a setting's range is in the tables of the methods' pages."""
+    for found in app.env.current_document.autodoc_annotations.values():
+        for name, text in found.items():
+            found[name] = _plain(re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text))
+
+
+def _plain(text: str) -> str:
+    """Annotated[X, ...] as X, however deep."""
+    while (start := text.find("Annotated[")) >= 0:
+        depth, first = 0, 0
+        for end in range(start + len("Annotated["), len(text)):
+            depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(text[end], 0)
+            if text[end] == "," and depth == 0 and not first:
+                first = end
+            if depth < 0:
+                break
+        before = text[:start].removesuffix("~typing.").removesuffix("typing.")
+        text = before + text[start + len("Annotated[") : first or end] + text[end + 1 :]
+    return text
+
+
 def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", readable, priority=100)  # before napoleon
+    app.connect("object-description-transform", plain_types, priority=100)  # before autodoc puts types in
     return {"parallel_read_safe": True, "parallel_write_safe": True}
