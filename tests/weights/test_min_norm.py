@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gram_families import FAMILIES, VECTORS, box, golden, gradients, gram, grams, kkt_residual
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
@@ -30,6 +30,7 @@ def check(G: Array, w: Array, lower: Array, upper: Array) -> None:
     assert kkt_residual(G, w, lower, upper) <= 1e-6
 
 
+@example(np.array([[103.58449002, -24.21047637, 0], [-24.21047637, 31.90729048, 0], [0, 0, 0]]), 0.5, 31)
 @settings(max_examples=400, deadline=None)
 @given(grams(sizes=(1, 12)), st.sampled_from([1.0, 0.5, 0.1, 0.01]), st.integers(0, 2**20))
 def test_kkt_with_any_box(G: Array, eps: float, seed: int) -> None:

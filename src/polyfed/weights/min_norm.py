@@ -102,7 +102,8 @@ def _lightest(norms: Array, box: _Box) -> Array:
     order = np.argsort(norms)
     room = (box.upper - box.lower)[order]
     w = box.lower.copy()
-    w[order] += np.clip(1.0 - w.sum() - (room.cumsum() - room), 0.0, room)
+    given = np.clip(1.0 - w.sum() - (room.cumsum() - room), 0.0, room)
+    w[order] += np.where(given < 1e-15, 0.0, given)  # what rounding left over would be all the length there is
     return w
 
 
