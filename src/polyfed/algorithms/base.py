@@ -55,8 +55,8 @@ class GrowingBatch:
 
     The share of the `full` rows (the largest client's) that a step leaves out is at most
     (1 - start / full) (1 + gamma) / (1 + floor((t - 1) / every) + gamma), so proportional to a decaying step of the
-    same gamma and every. A pass over the rows is cut into equal parts, none of them smaller than that: from half of
-    the rows on, the next size is all of them.
+    same gamma and every. The batch is the smallest that cuts no client's pass into a part that leaves out more of that
+    client's rows: from half of the rows on, the next size is all of them.
     """
 
     start: Annotated[int, Field(ge=1)]
@@ -64,14 +64,16 @@ class GrowingBatch:
     gamma: NotNegative = 0.0
     every: Every = 1
 
-    def value(self, t: int, frame: int) -> int:
-        left_out = (self.full - self.start) * (1 + self.gamma) / (stage(t, self.every, frame) + self.gamma)
-        asked = self.full - max(int(left_out), 0)
-        parts = next(k for k in range(self.full // asked, 0, -1) if self._smallest(k) >= asked)
-        return 0 if parts == 1 else -(-self.full // parts)
-
-    def _smallest(self, parts: int) -> int:
-        return self.full - (parts - 1) * -(-self.full // parts)
+    def value(self, t: int, frame: int, examples: NDArray[np.int64]) -> int:
+        """Rows of a step in round t, for clients with so many examples; 0 for all."""
+        left_out = (1 - self.start / self.full) * (1 + self.gamma) / (stage(t, self.every, frame) + self.gamma)
+        n = np.unique(examples[examples > 0])
+        least = np.ceil(n * (1 - max(left_out, 0.0)) - 1e-9)
+        for size in range(int(max(least.max(), 1)), int(n.max())):
+            part = np.where(n % size, n % size, size)  # the smallest of a pass
+            if ((size >= n) | (part >= least)).all():
+                return size
+        return 0
 
 
 Rate = Positive | StepDecay | InverseDecay
@@ -117,7 +119,7 @@ class LocalTraining:
             "lr": value_in_round(self.lr, t, fleet),
             "steps": 0 if self.local_epochs else self.local_steps,
             "epochs": self.local_epochs,
-            "batch_size": size if isinstance(size, int) else size.value(t, fleet.frame),
+            "batch_size": size if isinstance(size, int) else size.value(t, fleet.frame, fleet.examples),
             "optimizer": self.optimizer,
             "momentum": self.momentum,
             "weight": self.weighting_by,

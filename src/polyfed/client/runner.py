@@ -15,7 +15,7 @@ from polyfed.client.memory import Job, Memory
 from polyfed.core.client import Client, ClientState, all_finite
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index
-from polyfed.core.keys import client_key, common_key, key, permutation
+from polyfed.core.keys import client_key, common_key, key, other, permutation
 from polyfed.core.layer import Layer, Layers, Outgoing
 from polyfed.core.messages import DTYPES, Reply, Request
 from polyfed.core.problem import Batch, Outputs, Problem
@@ -165,26 +165,28 @@ class LoopClient:
         epochs: int = 0,
         split: str = "train",
         shuffle: bool = True,
+        draw: int = 0,
     ) -> Carry:
         rows = self.federation.rows(split, self.place)
         if not len(rows):
             raise BadInput(f"client {self.id} has no {split} rows")
         per_epoch = -(-len(rows) // (batch_size or len(rows)))
         augment = self.federation.augment if shuffle and split == "train" else None  # never when measuring
-        for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle)):
+        for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle, draw)):
             batch = self.on_device.take(torch.from_numpy(index))
             if augment is not None:
-                batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i)))
+                batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i, *other(draw))))
             carry = step(carry, batch, i)
         return carry
 
-    def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool) -> Iterator[Index]:
+    def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool, draw: int) -> Iterator[Index]:
         """Pass after pass over the rows, each in a fresh order, cut into batches; the last of a pass may be smaller."""
         size = batch_size or len(rows)
         cuts = range(0, len(rows), size)
         shuffle = shuffle and len(cuts) > 1  # of one batch the order does not matter
         for epoch in range(-(-steps // len(cuts))):
-            order = rows[permutation(key(self.key, "batch", epoch), len(rows))] if shuffle else rows
+            of = key(self.key, "batch", epoch, *other(draw))
+            order = rows[permutation(of, len(rows))] if shuffle else rows
             for start in cuts[: steps - epoch * len(cuts)]:
                 yield order[start : start + size]
 

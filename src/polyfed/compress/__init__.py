@@ -25,11 +25,13 @@ class Compressor(ABC):
     """One way to send a Jacobian, a dataclass of its settings.
 
     additive: whether the arrays of all clients may be added up before they are lifted. unbiased: whether the features'
-    expectation is the Jacobian.
+    expectation is the Jacobian, or their Gram matrix that of the Jacobian. restores: whether the features are the
+    Jacobian's own coordinates (p = d), which two-way correction needs.
     """
 
     additive: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
+    restores: ClassVar[bool] = False
 
     @abstractmethod
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
@@ -55,6 +57,6 @@ class Compressor(ABC):
 compressors: Registry[Callable[..., Any]] = Registry("compressor", __name__)
 
 
-def own_key(client_key: Any) -> Any:
+def own_key(client_key: Any, draw: int = 0) -> Any:
     """A client's key for what it draws while compressing; the server can draw the same."""
-    return (keys.key if isinstance(client_key, int) else tensorkeys.key)(client_key, "compress")
+    return (keys.key if isinstance(client_key, int) else tensorkeys.key)(client_key, "compress", *keys.other(draw))

@@ -18,6 +18,7 @@ class Exact(Compressor):
 
     additive = True
     unbiased = True
+    restores = True
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
         return {"H": gradient(f"M {d}", by="heard")}

@@ -30,6 +30,8 @@ class RandSvd(Compressor):
 
     budget: Positive = 1.0
 
+    restores = True
+
     def _sizes(self, M: int, d: int) -> tuple[int, int]:
         """The side of the square and the number of components."""
         side = math.ceil(math.sqrt(M * d))

@@ -25,6 +25,8 @@ class TopK(Compressor):
 
     budget: Positive = 1.0
 
+    restores = True
+
     def _entries(self, M: int, d: int) -> int:
         return max(1, min(M * d, int(self.budget * d / 2)))  # a place costs as much as a value
 
@@ -53,6 +55,7 @@ class RandomMask(Compressor):
     budget: Positive = 1.0
 
     unbiased = True
+    restores = True
 
     def _entries(self, M: int, d: int) -> int:
         return max(1, min(M * d, int(self.budget * d)))

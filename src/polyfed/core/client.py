@@ -77,8 +77,12 @@ class GradientClient(Client, Protocol):
         epochs: int = 0,
         split: str = "train",
         shuffle: bool = True,
+        draw: int = 0,
     ) -> Carry:
-        """Fold `step` over batches: so many steps, or so many passes over the rows; batch_size 0 is all rows."""
+        """Fold `step` over batches: so many steps, or so many passes over the rows; batch_size 0 is all rows.
+
+        All loops of a round see the same batches, unless they are of another draw.
+        """
         ...
 
 

@@ -36,6 +36,11 @@ def common_key(seed: int, round: int) -> int:
     return key(seed, round, "common")
 
 
+def other(draw: int) -> tuple[int, ...]:
+    """What a key has more than that of the first draw, which is as it always was."""
+    return (draw,) if draw else ()
+
+
 def _mix(z: int) -> int:
     z = (z ^ (z >> 30)) * MIX_A & _MASK
     z = (z ^ (z >> 27)) * MIX_B & _MASK

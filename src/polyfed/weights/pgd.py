@@ -12,21 +12,22 @@ from polyfed.weights.simplex import project
 from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 
-def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3) -> Array:
+def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3, normalise: bool = True) -> Array:
     """Weights after some projected gradient steps towards min-norm.
 
-    `w <- proj_simplex(w - beta G w)`, K times, with G first divided by `(mean_k sqrt(G_kk + 1e-4))^2`.
+    `w <- proj_simplex(w - beta G w)`, K times, with G first divided by `(mean_k sqrt(G_kk + 1e-4))^2` if normalised.
 
     gram: G, used as it is, so that an unsymmetric one (two client sets, Algorithm 10) is welcome; start: w, the last
-    round's; steps: K; step: beta. FedCMOO (Askin et al. 2025), Algorithm 2. The division is in the authors' code and
-    not in the paper: without it beta would have to follow the size of the gradients. We take float64, and count
-    negative diagonal entries as 0. Because of the 1e-4 the scale of gradients shorter than about 0.1 matters.
+    round's; steps: K; step: beta; normalise: the division, which is in the authors' code and not in FedCMOO's Algorithm 2
+    (Askin et al. 2025): without it beta has to follow the size of the gradients. We take float64, and count negative
+    diagonal entries as 0. Because of the 1e-4 the scale of gradients shorter than about 0.1 matters.
     """
     G = as_gram(gram)
     w = as_vector(start, len(G), "start")
     if steps < 1 or not step > 0.0:
         raise BadInput(f"`steps` and `step` should be positive. Found {steps} and {step}.")
-    G = G * (step / np.sqrt(np.maximum(G.diagonal(), 0.0) + 1e-4).mean() ** 2)
+    scale = np.sqrt(np.maximum(G.diagonal(), 0.0) + 1e-4).mean() ** 2 if normalise else 1.0
+    G = G * (step / scale)
     for _ in range(steps):
         w = project(w - G @ w)
     return w
@@ -41,15 +42,18 @@ class Pgd(Weighting):
 
     Args:
         steps: K, how many are taken in a round.
-        step: beta, the size of a step, with G first divided by the squared mean length of the gradients.
+        step: beta, the size of a step.
+        normalise: whether G is first divided by the squared mean length of the gradients, as in the authors' code; false
+            for Algorithms 2 and 10 as printed.
     """
 
     steps: int = 1000
     step: float = 1e-3
+    normalise: bool = True
 
     def init(self, size: int) -> WeightingState:
         return {"weights": np.full(size, 1.0 / size)}
 
     def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
-        weights = pgd(gram, state["weights"], steps=self.steps, step=self.step)
+        weights = pgd(gram, state["weights"], steps=self.steps, step=self.step, normalise=self.normalise)
         return weights, {"weights": weights}

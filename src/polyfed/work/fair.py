@@ -43,7 +43,8 @@ def full_loss(client: GradientClient, request: Request) -> Tensor:
 @work(
     "q-sgd",
     reply={
-        "delta": update("d"), "h": statistics(), "buffers": buffers("b", by="weight"), **HEARD, "weight": weight(),
+        "delta": update("d", by="weight"), "h": statistics(by="weight"), "buffers": buffers("b", by="weight"),
+        **HEARD, "weight": weight(),
     },
     options=QOptions,
     numbers=("lr", "L"),
@@ -55,7 +56,8 @@ def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays
     F = full_loss(client, request) + EPSILON
     Dw = L * (request["x"] - w)
     h = L * F**q + (q * F ** (q - 1) * Dw.square().sum() if q > 0 else 0.0)
-    return {"delta": F**q * Dw, "h": h, "buffers": after, "losses": at_x, "heard": client.holds, "weight": 1.0}
+    a = options.share(client)
+    return {"delta": F**q * Dw, "h": h, "buffers": after, "losses": at_x, "heard": a * client.holds, "weight": a}
 
 
 @work(

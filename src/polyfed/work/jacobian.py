@@ -27,12 +27,14 @@ class JacobianOptions(LocalSteps):
         compress: the compressor's name and settings; the client knows it by that name already.
         rows, columns: the size of what is compressed.
         over: 'all' parameters, or those that are 'shared'.
+        draw: batches and what the compressor draws are of this draw; those of the training that follows of draw 0.
     """
 
     compress: Mapping[str, Any] = field(default_factory=dict)
     rows: int = 0
     columns: int = 0
     over: Literal["all", "shared"] = "all"
+    draw: int = 0
 
     @cached_property
     def compressor(self) -> Compressor:
@@ -52,7 +54,7 @@ def columns(J: Tensor, problem: Problem, over: str) -> Tensor:
     return J[:, problem.part("shared", J.device)] if some else J
 
 
-def first_jacobian(client: GradientClient, request: Request, batch_size: int) -> Gradient:
+def first_jacobian(client: GradientClient, request: Request, batch_size: int, draw: int = 0) -> Gradient:
     """Gradients (M, d) and losses (M,) on the client's first batch, 0 for what it does not hold; the buffers after."""
 
     def step(carry: Gradient, batch: Batch, i: int) -> Gradient:
@@ -60,7 +62,7 @@ def first_jacobian(client: GradientClient, request: Request, batch_size: int) ->
 
     x, M = request["x"], len(client.holds)
     start = x.new_zeros(M, len(x)), x.new_zeros(M), request["buffers"]
-    return client.loop(step, start, steps=1, batch_size=batch_size)
+    return client.loop(step, start, steps=1, batch_size=batch_size, draw=draw)
 
 
 @work("full-jacobian", reply={"H": gradient("M d", by="heard"), "heard": weight("M")}, measures=True)
@@ -72,7 +74,7 @@ def full_jacobian(client: GradientClient, request: Request) -> Arrays:
 @work("jacobian", reply=lambda o: {**o.encoded(), **HEARD}, options=JacobianOptions, numbers=("lr",))
 def jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """The compressed stochastic Jacobian H_i on one batch."""
-    J, at_x, _ = first_jacobian(client, request, options.batch_size)
+    J, at_x, _ = first_jacobian(client, request, options.batch_size, options.draw)
     return {**_encoded(J, client, options), "losses": at_x, "heard": options.share(client) * client.holds}
 
 
@@ -114,11 +116,11 @@ def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOpti
 
 
 def _encoded(J: Tensor, client: GradientClient, options: JacobianOptions) -> Arrays:
-    return options.compressor.encode(columns(J, client.problem, options.over), _keys(client))
+    return options.compressor.encode(columns(J, client.problem, options.over), _keys(client, options.draw))
 
 
-def _keys(client: GradientClient) -> tuple[Any, Any]:
-    return client.common_key, own_key(client.key)
+def _keys(client: GradientClient, draw: int = 0) -> tuple[Any, Any]:
+    return client.common_key, own_key(client.key, draw)
 
 
 def lifted(options: JacobianOptions, arrays: Arrays, keys: tuple[Any, Any]) -> Tensor:

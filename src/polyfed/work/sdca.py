@@ -136,7 +136,7 @@ def sdca(client: RowClient, request: Request, options: SdcaOptions, state: Clien
     """Improve the node's subproblem within its budget of coordinate steps, or until `theta`; reply with dv_t.
 
     Where `batch_scale` is positive the budget is a minibatch instead (Mb-SDCA): every coordinate's step is taken from
-    the same w_t, and their sum is scaled by batch_scale / budget. k = 1 asks for Definition 1's theta as well.
+    the same w_t, and their sum is scaled by batch_scale / budget, at most 1. k = 1 asks for Definition 1's theta as well.
     """
     budget = int(request["budget"])
     local = _subproblem(client, request, options, state)
@@ -144,7 +144,10 @@ def sdca(client: RowClient, request: Request, options: SdcaOptions, state: Clien
         local.until(options.theta, local.value())
     elif options.batch_scale:
         local.improve(min(budget, len(local.start)), live=False)
-        local.beta = local.start + options.batch_scale / max(local.steps, 1) * (local.beta - local.start)
+        scale = min(
+            options.batch_scale / max(local.steps, 1), 1.0
+        )  # beyond the steps themselves duals leave their domain
+        local.beta = local.start + scale * (local.beta - local.start)
     else:
         local.improve(budget)
     theta = [local.theta()] if options.k else []

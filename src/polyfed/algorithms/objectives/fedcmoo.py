@@ -55,7 +55,8 @@ class FedCMOO(Gramian):
         width: numbers an objective, for compress = 'sketch'; 256 where the model has them.
         budget: upload in models, for 'rand-svd', 'top-k' and 'random-mask'.
         ways: 1; or 2: the server sends the compressed sum back, and clients correct G.
-        gram: G of the 'cohort', or of 'two-sets' of further clients (Algorithm 10).
+        gram: G of the 'cohort', or of 'two-sets' of further clients (Algorithms 9 and 10).
+        gram_clients: n', how many clients each of the two sets has; as many as a round's cohort if not given.
         exchanges: 2 a round; or 1: weights of the last round, Jacobians sent along with updates.
         ema: with one exchange, how much of the last weights is kept.
         gram_error: whether to ask for exact Jacobians as well, and log how far G is from theirs.
@@ -66,6 +67,7 @@ class FedCMOO(Gramian):
     budget: Positive = 1.0
     ways: Literal[1, 2] = 1
     gram: Literal["cohort", "two-sets"] = "cohort"
+    gram_clients: Annotated[int, Field(ge=1)] | None = None
     exchanges: Literal[1, 2] = 2
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     gram_error: bool = False
@@ -76,6 +78,13 @@ class FedCMOO(Gramian):
             raise ValueError("exchanges = 1 leaves no time for ways = 2 or gram = 'two-sets'; use exchanges = 2.")
         if self.gram == "two-sets" and not self.compressor.unbiased:
             raise ValueError(f"gram = 'two-sets' needs an unbiased compressor. Found compress = {self.compress!r}.")
+        if self.gram_clients is not None and self.gram != "two-sets":
+            raise ValueError("gram_clients goes with gram = 'two-sets'; leave it out.")
+        if self.ways == 2 and not self.compressor.restores:
+            raise ValueError(
+                "ways = 2 needs a compressor whose result is a Jacobian again: exact, rand-svd, top-k or random-mask. "
+                f"Found compress = {self.compress!r}."
+            )
 
     @cached_property
     def compressor(self) -> Compressor:
@@ -121,6 +130,7 @@ class FedCMOO(Gramian):
         again = {} if self.gram == "cohort" else model  # the cohort has x already, where it sent its Jacobians
         shared = {**again, "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
         total = fleet.sum(clients, Request("sgd", shared, options=self.local_options(t, fleet)))
+        found["lost_between"] = len(clients) - len(total.clients)
         if self.gram_error:
             found["gram_error"] = self._error(t, G, cohort, model, fleet)
         return self._step(t, state, total, w, remembered, fleet), self._diagnostics(w, found, losses / heard)
@@ -128,7 +138,7 @@ class FedCMOO(Gramian):
     def _one(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         """One exchange: last round's weights for training, this round's Jacobians for the next weights."""
         cohort = fleet.cohort(t)
-        w = present(state["w"].numpy(), fleet.holds[cohort])
+        w = self._applied(state["w"].numpy(), fleet.holds[cohort])
         omega = objective_weights(w, self.shares(cohort, fleet), fleet.holds[cohort])
         shared = {**_model(state), "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
         request = Request("sgd-jacobian", shared, options=self._options(t, fleet))
@@ -136,8 +146,14 @@ class FedCMOO(Gramian):
         G = self.compressor.gram(features, total["heard"])
         losses = total["losses"] / total["heard"]
         fresh, remembered, found = self.find_weights(G, total["heard"], losses, state, fleet)
-        new = self._step(t, state, total, self.ema * w + (1 - self.ema) * fresh, remembered, fleet)
-        return new, self._diagnostics(w, found, losses)
+        mixed = self.ema * w + (1 - self.ema) * fresh
+        kept = _keeping(state["w"].numpy(), mixed, (total["heard"] > 0).numpy())
+        return self._step(t, state, total, kept, remembered, fleet), self._diagnostics(w, found, losses)
+
+    def _applied(self, w: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Last round's weights among the objectives that the cohort holds; where those have none, all alike."""
+        here = holds.any(0)
+        return present(w if w[here].any() else here.astype(float), holds)
 
     def _step(self, t: int, state: State, total: Any, w: NDArray[np.float64], remembered: State, fleet: Door) -> State:
         x = state["x"] - value_in_round(self.server_lr, t, fleet) * (total["delta"] / total["weight"])
@@ -171,7 +187,8 @@ class FedCMOO(Gramian):
 
         def lifted(stack: Stack) -> Stack:
             """Replies with features in place of what they were made from, times the clients' weights."""
-            keys = [(common_key(fleet.seed, t), own_key(client_key(fleet.seed, t, c))) for c in stack.clients]
+            draw = int(request.options.get("draw", 0))  # type: ignore[call-overload]  # an option is a plain value
+            keys = [(common_key(fleet.seed, t), own_key(client_key(fleet.seed, t, c), draw)) for c in stack.clients]
             features = compressor.lift({name: stack[name] for name in names}, keys, M, d)
             arrays = {name: a for name, a in stack.weighed(request).arrays.items() if name not in names}
             return replace(stack, arrays={**arrays, "features": features * stack["heard"].unsqueeze(2)})
@@ -189,11 +206,16 @@ class FedCMOO(Gramian):
         return torch.from_numpy(psd((total / torch.outer(scale, scale)).numpy()))
 
     def _two_sets(self, t: int, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> tuple[Any, ...]:
-        """Algorithm 9: an unbiased, unsymmetric G from two independent sets of clients."""
+        """Algorithm 9: an unbiased, unsymmetric G from two independent sets of clients, batches and masks.
+
+        A client may be in both sets, and in the cohort. A sketch's hash is common to both, or their product would mean
+        nothing; over its draw the product is unbiased, too.
+        """
         means, heards, losses = [], [], []
-        for purpose in ("gram-1", "gram-2"):
-            request = Request("jacobian", model, options=self._options(t, fleet))
-            total, features, _ = self._features(t, fleet.cohort(t, purpose), request, fleet)
+        for draw in (1, 2):
+            some = fleet.cohort(t, f"gram-{draw}", self.gram_clients or fleet.size)
+            request = Request("jacobian", model, options={**self._options(t, fleet), "draw": draw})
+            total, features, _ = self._features(t, some, request, fleet)
             means.append(mean_by(features, total["heard"]))
             heards.append(total["heard"])
             losses.append(total["losses"])
@@ -252,6 +274,14 @@ class FedCMOOPref(FedCMOO):
         w[here] = (1 - self.min_weight) * got.weights + self.min_weight / here.sum()
         jump = float(np.abs(w - state["w"].numpy()).sum())
         return WeightingResult(w, {}, {"mode": got.mode, "mu": got.mu, "feasible": got.feasible, "jump": jump})
+
+
+def _keeping(before: NDArray[np.float64], now: NDArray[np.float64], heard: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Weights for the next round: objectives that nobody answered for keep theirs, those heard share the rest."""
+    kept = np.where(heard, 0.0, before)
+    among = np.where(heard, now, 0.0)
+    weights: NDArray[np.float64] = kept + (1 - kept.sum()) * among / max(among.sum(), np.finfo(float).tiny)
+    return weights
 
 
 def _model(state: State) -> dict[str, Tensor]:

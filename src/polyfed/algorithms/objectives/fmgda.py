@@ -1,17 +1,22 @@
 """FMGDA and FSMGDA (Yang, Liu, Liu, Dong, Momma, "Federated Multi-Objective Learning", 2023), Algorithm 1.
 
 Client i, for every objective s it holds separately: x_si <- x, K local steps on f_si, Delta_si = x - x_si.
-Server: Delta_s = mean over those heard for s; lambda = argmin |sum_s lambda_s Delta_s|^2 over the simplex (their (2));
+Server: Delta_s = mean over those heard for s; lambda = argmin |sum_s lambda_s Delta_s|^2 over the simplex (their (3));
 x <- x - eta_s sum_s lambda_s Delta_s.
 
 FMGDA takes full batches, FSMGDA minibatches; the two are one class. The paper's eta_t is eta_s eta_c here. Ours is
 upload = "combined": sketches of Delta_si go up, omega_s = lambda_s / W_s comes down, one vector goes up: the same
 direction for Theta(d) instead of Theta(M d). A client lost between the two cannot be corrected for, and is counted.
-`output = "random"` keeps the iterate of a round drawn beforehand with p_t proportional to (1 - mu eta / 2)^-t.
+`output = "random"` keeps the iterate of a round drawn beforehand with p_t proportional to (1 - mu eta / 2)^-t, the
+theorem's eta being eta_s eta_c K: its updates are divided by eta_c K, ours are not.
+
+The Gram matrix is over the parameters that the objectives share where the model names its heads; Algorithm 1's is over
+all of them, `gram_over = "all"`. In a model without heads the two are one.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -47,6 +52,28 @@ class FSMGDA(Gramian):
     output: Literal["last", "random"] = "last"
     convexity: NotNegative = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.output == "random" and self.convexity:
+            self._check_random()
+
+    def _check_random(self) -> None:
+        """The theorem's weights need one eta = eta_s eta_c K for all rounds, with mu eta / 2 below 1."""
+        if not isinstance(self.lr, float | int) or not isinstance(self.server_lr, float | int) or self.local_epochs:
+            raise ValueError(
+                "output = 'random' with convexity above 0 needs one step size for all rounds: give lr and server_lr as "
+                "numbers, and local_steps in place of local_epochs."
+            )
+        if self.convexity * self._eta() >= 2:
+            raise ValueError(
+                f"convexity should be below 2 / (server_lr lr local_steps), {2 / self._eta():g}. Found {self.convexity}."
+            )
+
+    def _eta(self) -> float:
+        """The theorem's eta, where it is one number."""
+        rates = (rate if isinstance(rate, float | int) else 0.0 for rate in (self.server_lr, self.lr))
+        return math.prod(rates) * self.local_steps
+
     def check(self, problem: Problem, clients: int) -> None:
         """Refuse a sketch that is wider than what it sketches."""
         super().check(problem, clients)
@@ -70,8 +97,8 @@ class FSMGDA(Gramian):
         """With output = "random", keep the iterate of the round that was drawn, and end with it."""
         if self.output == "last":
             return state
-        eta = value_in_round(self.server_lr, t, fleet) * value_in_round(self.lr, t, fleet)
-        if t == random_round(fleet.rounds, self.convexity, eta, generator(fleet.seed, "output")):
+        drawn = random_round(fleet.rounds, self.convexity, self._eta(), generator(fleet.seed, "output"))
+        if t == drawn:  # the same in every round, as nothing it is drawn from changes
             state = {**state, "chosen": state["x"]}
         return {**state, "x": state["chosen"]} if t == fleet.rounds else state
 

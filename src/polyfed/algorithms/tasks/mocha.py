@@ -121,6 +121,12 @@ class Mocha(TaskModels):
         W = self.rule.weights(state["V"].numpy(), self.rule.mbar(omega))
         return finish(state, W=torch.from_numpy(W), omega=torch.from_numpy(omega))
 
+    def gain_of_omega(self, W: Matrix, omega: Matrix) -> float:
+        if not (self.rule.learns and self.omega_every):
+            return 0.0
+        now, best = ((self.rule.mbar(o), self.rule.alone(o, W.shape[1])) for o in (omega, self.rule.step(W)))
+        return self.rule.value(W, now[0]) + now[1] - self.rule.value(W, best[0]) - best[1]
+
     def _mean(self, t: int, state: State, V: Tensor) -> dict[str, Tensor]:
         """The sum of V over rounds H0 + 1 ... t, and how many they are (Theorem 2)."""
         if self.average_from is None:
@@ -167,7 +173,7 @@ class MbSDCA(Mocha):
 
     Args:
         batch_size: b, rows of a node's minibatch.
-        beta: between 1 (always safe) and the batch size.
+        beta: between 1 (always safe) and the batch size; a node with fewer rows takes its rows for both.
     """
 
     batch_size: Annotated[int, Field(ge=1)] = 32

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from polyfed.core import tensorkeys
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index, Rows
+from polyfed.core.keys import other
 from polyfed.core.problem import Batch, Problem
 from polyfed.engines.batched.stacked import Stacked
 
@@ -92,14 +93,15 @@ class ManyClients:
         epochs: int = 0,
         split: str = "train",
         shuffle: bool = True,
+        draw: int = 0,
     ) -> Carry:
         most = self.sizes.most(split)
         size = min(batch_size or most, most)
         total = steps or epochs * -(-most // size)
-        order = self._order(split, total, epochs, size, shuffle)
+        order = self._order(split, total, epochs, size, shuffle, draw)
         rows, masks = self._batches(order, split, total, size)
         for i in range(total):
-            batch = self._augmented(self._gather(rows[i], masks[i]), i, split, shuffle)
+            batch = self._augmented(self._gather(rows[i], masks[i]), i, split, shuffle, draw)
             new = step(carry, batch, i)
             carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
         return carry
@@ -107,7 +109,7 @@ class ManyClients:
     def _passes(self, split: str, size: int) -> Tensor:
         return ((self.place[split][1] + size - 1) // size).clamp(min=1)
 
-    def _order(self, split: str, total: int, epochs: int, size: int, shuffle: bool) -> Tensor:
+    def _order(self, split: str, total: int, epochs: int, size: int, shuffle: bool, draw: int) -> Tensor:
         """Positions among the client's rows, pass by pass (passes, rows); of one batch the order does not matter."""
         most = self.sizes.most(split)
         plain = torch.arange(most, device=self.key.device)
@@ -115,12 +117,13 @@ class ManyClients:
             return plain.unsqueeze(0)
         length = self.place[split][1]
         many = epochs or (1 if total <= 2 else -(-total // self.sizes.fewest(split, size)))
-        shuffled = [self._permutation(epoch, most, length) for epoch in range(many)]
+        shuffled = [self._permutation(epoch, most, length, draw) for epoch in range(many)]
         return torch.where(self._passes(split, size) > 1, torch.stack(shuffled), plain)
 
-    def _permutation(self, epoch: int, most: int, length: Tensor) -> Tensor:
+    def _permutation(self, epoch: int, most: int, length: Tensor, draw: int) -> Tensor:
         """`keys.permutation` of the first `length` positions; the padding sorts to the end."""
-        z = tensorkeys.shift(tensorkeys.bits(tensorkeys.key(self.key, "batch", epoch), most), 1)
+        of = tensorkeys.key(self.key, "batch", epoch, *other(draw))
+        z = tensorkeys.shift(tensorkeys.bits(of, most), 1)
         beyond = torch.arange(most, device=z.device) >= length
         return torch.sort(torch.where(beyond, torch.iinfo(torch.int64).max, z), stable=True).indices
 
@@ -141,10 +144,11 @@ class ManyClients:
         x = f.x[rows]
         return Batch(f.prepare(x) if f.prepare else x, {name: t[rows] for name, t in f.targets.items()}, mask)
 
-    def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool) -> Batch:
+    def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool, draw: int) -> Batch:
         if self.federation.augment is None or split != "train" or not shuffle:
             return batch
-        return batch._replace(x=self.federation.augment(batch.x, tensorkeys.key(self.key, "augment", i)))
+        of = tensorkeys.key(self.key, "augment", i, *other(draw))
+        return batch._replace(x=self.federation.augment(batch.x, of))
 
     def _while(self, active: Tensor, new: Carry, old: Carry) -> Carry:
         """A client whose passes are over keeps what it has."""
