@@ -18,8 +18,8 @@ def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3,
     `w <- proj_simplex(w - beta G w)`, K times, with G first divided by `(mean_k sqrt(G_kk + 1e-4))^2` if normalised.
 
     gram: G, used as it is, so that an unsymmetric one (two client sets, Algorithm 10) is welcome; start: w, the last
-    round's; steps: K; step: beta; normalise: the division, which is in the authors' code and not in FedCMOO's Algorithm 2
-    (Askin et al. 2025): without it beta has to follow the size of the gradients. We take float64, and count negative
+    round's; steps: K; step: beta; normalise: the division, which the authors' code has and FedCMOO's Algorithm 2 (Askin
+    et al. 2025) has not: without it beta has to follow the size of the gradients. We take float64, and count negative
     diagonal entries as 0. Because of the 1e-4 the scale of gradients shorter than about 0.1 matters.
     """
     G = as_gram(gram)
@@ -43,8 +43,8 @@ class Pgd(Weighting):
     Args:
         steps: K, how many are taken in a round.
         step: beta, the size of a step.
-        normalise: whether G is first divided by the squared mean length of the gradients, as in the authors' code; false
-            for Algorithms 2 and 10 as printed.
+        normalise: whether G is first divided by the squared mean length of the gradients, as in the authors' code;
+            false for Algorithms 2 and 10 as printed.
     """
 
     steps: int = 1000

@@ -136,7 +136,8 @@ def sdca(client: RowClient, request: Request, options: SdcaOptions, state: Clien
     """Improve the node's subproblem within its budget of coordinate steps, or until `theta`; reply with dv_t.
 
     Where `batch_scale` is positive the budget is a minibatch instead (Mb-SDCA): every coordinate's step is taken from
-    the same w_t, and their sum is scaled by batch_scale / budget, at most 1. k = 1 asks for Definition 1's theta as well.
+    the same w_t, and their sum is scaled by batch_scale / budget, at most 1: beyond that, duals leave their domain.
+    k = 1 asks for Definition 1's theta as well.
     """
     budget = int(request["budget"])
     local = _subproblem(client, request, options, state)

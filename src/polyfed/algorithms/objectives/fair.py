@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -101,7 +102,6 @@ class AFL(Scalarised):
 
 
 def _logged(mixture: Tensor) -> Diagnostics:
-    some = (
-        {"client_weights": {str(c): w for c, w in enumerate(mixture.tolist())}} if len(mixture) <= MOST_LOGGED else {}
-    )
+    every = {str(client): weight for client, weight in enumerate(mixture.tolist())}
+    some: Diagnostics = {"client_weights": every} if len(every) <= MOST_LOGGED else {}
     return {"largest_lambda": float(mixture.max()), **some}

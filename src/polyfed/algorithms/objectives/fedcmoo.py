@@ -41,6 +41,7 @@ from polyfed.core.keys import client_key, common_key
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
 from polyfed.core.settings import Positive, as_table, choose, settings
+from polyfed.core.work import works
 from polyfed.weights import preference, psd
 
 
@@ -187,7 +188,7 @@ class FedCMOO(Gramian):
 
         def lifted(stack: Stack) -> Stack:
             """Replies with features in place of what they were made from, times the clients' weights."""
-            draw = int(request.options.get("draw", 0))  # type: ignore[call-overload]  # an option is a plain value
+            draw = works[request.work].parse(request.options).draw
             keys = [(common_key(fleet.seed, t), own_key(client_key(fleet.seed, t, c), draw)) for c in stack.clients]
             features = compressor.lift({name: stack[name] for name in names}, keys, M, d)
             arrays = {name: a for name, a in stack.weighed(request).arrays.items() if name not in names}

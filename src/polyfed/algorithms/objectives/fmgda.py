@@ -65,9 +65,8 @@ class FSMGDA(Gramian):
                 "numbers, and local_steps in place of local_epochs."
             )
         if self.convexity * self._eta() >= 2:
-            raise ValueError(
-                f"convexity should be below 2 / (server_lr lr local_steps), {2 / self._eta():g}. Found {self.convexity}."
-            )
+            most = f"2 / (server_lr lr local_steps), {2 / self._eta():g}"
+            raise ValueError(f"convexity should be below {most}. Found {self.convexity}.")
 
     def _eta(self) -> float:
         """The theorem's eta, where it is one number."""
