@@ -188,13 +188,24 @@ def test_a_growing_batch_leaves_out_no_more_than_theorem_2_allows(
         GrowingBatch(start=start, full=full, gamma=gamma, every=every),
         InverseDecay(beta=1, gamma=gamma, every=every),
     )
-    sizes = [batch.value(t, 1) or full for t in range(1, 40 * full)]
+    sizes = [batch.value(t, 1, np.array([full, full])) or full for t in range(1, 40 * full)]
     assert sizes == sorted(sizes)
     assert sizes[-1] == full
     most = (1 - start / full) / step.value(1, 1)
     for t, size in enumerate(sizes, 1):
         smallest = full - (-(-full // size) - 1) * size  # the last of a pass
         assert (full - smallest) / full <= most * step.value(t, 1) + 1e-9
+
+
+def test_a_growing_batch_leaves_out_no_more_of_smaller_clients() -> None:
+    """With batches of 100, a client of 101 rows had steps on one row: 99 % left out where 60 % are allowed."""
+    n = np.array([200, 101, 90, 7])
+    batch = GrowingBatch(start=20, full=200)
+    for t in range(1, 60):
+        size = batch.value(t, 1, n) or 200
+        for rows in n:
+            smallest = rows if size >= rows else rows % size or size
+            assert 1 - smallest / rows <= (1 - 20 / 200) / t + 1e-9
 
 
 def test_a_growing_batch_trains() -> None:
