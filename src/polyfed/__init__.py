@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from polyfed.core.federation import Federation as Federation
     from polyfed.core.federation import Rows as Rows
     from polyfed.core.layer import Layer as Layer
+    from polyfed.core.problem import Metric as Metric
     from polyfed.core.problem import Objective as Objective
     from polyfed.core.problem import Problem as Problem
     from polyfed.data import Dataset as Dataset
@@ -68,7 +69,7 @@ _MODULES = {
     "core.errors": ["BadInput", "PolyfedError", "RunStopped"],
     "core.federation": ["Federation", "Rows"],
     "core.layer": ["Layer"],
-    "core.problem": ["Objective", "Problem"],
+    "core.problem": ["Metric", "Objective", "Problem"],
     "data": ["Dataset"],
     "experiment.api": ["train", "train_many"],
     "layers.attacks": ["Misreport"],
@@ -84,7 +85,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "AFL", "FMGDA", "FSMGDA", "Algorithm", "BadInput", "Callback", "Centralised", "CoCoA", "Compressor", "Dataset",
     "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA", "FedMGDAPlus", "FedProx",
-    "Federation", "GlobalModel", "Layer", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Misreport", "Mocha",
+    "Federation", "GlobalModel", "Layer", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric", "Misreport", "Mocha",
     "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Result", "Rows",
     "RunStopped", "Weighting", "train", "train_many",
 ]  # fmt: skip

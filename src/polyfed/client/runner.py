@@ -86,8 +86,10 @@ class Autograd:
         pieces = torch.autograd.grad(torch.dot(*some), self._params, materialize_grads=True)
         return torch.cat([g.reshape(-1) for g in pieces]), every.detach(), self._after(buffers)
 
-    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], *, train: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=train), batch, holds)
         rows = x.new_zeros(len(holds), len(x))
         for k in (k for k, hold in enumerate(holds) if hold):
             pieces = torch.autograd.grad(losses[k], self._params, retain_graph=True, materialize_grads=True)
@@ -149,8 +151,10 @@ class LoopClient:
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.autograd.grad(x, buffers, batch, omega, self.held)
 
-    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.autograd.jacobian(x, buffers, batch, self.held)
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.jacobian(x, buffers, batch, self.held, train=train)
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         return self.autograd.measure(x, buffers, batch, self.held)

@@ -59,8 +59,14 @@ class GradientClient(Client, Protocol):
         """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after."""
         ...
 
-    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of all objectives (M, d), 0 for those not held, the losses (M,), and the buffers after."""
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of all objectives (M, d), 0 for those not held, the losses (M,), and the buffers after.
+
+        train: whether in training mode, or, to measure, in evaluation mode (no dropout, BatchNorm's statistics as they
+        are).
+        """
         ...
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:

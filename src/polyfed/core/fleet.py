@@ -122,29 +122,32 @@ class Fleet(ABC):
 
 
 class Metered(Fleet):
-    """Counts bytes as the schema of the messages says; a test proves that they equal the bytes serialised."""
+    """Counts bytes as the schema of the messages says; a test proves that they equal the bytes serialised.
+
+    What only measures is counted apart, both ways together: no deployment would send it.
+    """
 
     def __init__(self, inner: Fleet) -> None:
         self.inner = inner
-        self.up = self.down = 0
+        self.up = self.down = self.measuring = 0
         self._lock = threading.Lock()
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         each, left = self._length(clients, request), len(clients)
         for stack in self.inner.ask(clients, request):
             left -= len(stack.clients) + len(stack.failed)
-            self._count(down=each * (len(stack.clients) + len(stack.failed)), up=_reply_bytes(stack.failed))
+            self._count(request, each * (len(stack.clients) + len(stack.failed)), _reply_bytes(stack.failed))
             if len(stack.clients):
                 one = Reply({name: a[0] for name, a in stack.arrays.items()})
-                self._count(up=one.nbytes * len(stack.clients))
+                self._count(request, up=one.nbytes * len(stack.clients))
             yield stack
-        self._count(down=each * left)  # those that were asked and never heard of
+        self._count(request, each * left)  # those that were asked and never heard of
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        self._count(down=self._length(clients, request) * len(clients))
+        self._count(request, self._length(clients, request) * len(clients))
         total = self.inner.sum(clients, request)
         up = Reply(total.arrays).nbytes * len(total.clients)  # a sum is as long as its terms
-        self._count(up=up + _reply_bytes(total.failed))
+        self._count(request, up=up + _reply_bytes(total.failed))
         return total
 
     @staticmethod
@@ -154,10 +157,13 @@ class Metered(Fleet):
         row = request.row(0)
         return size(row.head(), row.arrays())
 
-    def _count(self, up: int = 0, down: int = 0) -> None:
+    def _count(self, request: Request, down: int = 0, up: int = 0) -> None:
         with self._lock:
-            self.up += up
-            self.down += down
+            if works[request.work].measures:
+                self.measuring += up + down
+            else:
+                self.up += up
+                self.down += down
 
 
 def _reply_bytes(failed: Mapping[int, str]) -> int:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,10 +50,27 @@ def absolute_error(output: Tensor, target: Tensor) -> Tensor:
     return (output - target.reshape(output.shape).to(output.dtype)).abs().reshape(len(output), -1).mean(1)
 
 
-LOSSES: dict[str, tuple[PerExample, dict[str, PerExample]]] = {
-    "cross-entropy": (cross_entropy, {"accuracy": accuracy}),
-    "binary": (binary_cross_entropy, {"accuracy": binary_accuracy}),
-    "squared": (squared_error, {"absolute_error": absolute_error}),
+@dataclass(frozen=True)
+class Metric:
+    """A figure that people report, and whether more of it is better: only then is the worst client the worst.
+
+    Args:
+        function: of (output, target), with one value per example.
+        better: 'higher' or 'lower'.
+    """
+
+    function: PerExample
+    better: Literal["higher", "lower"]
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower"):
+            raise BadInput(f"Metric: better should be 'higher' or 'lower'. Found {self.better!r}.")
+
+
+LOSSES: dict[str, tuple[PerExample, dict[str, Metric]]] = {
+    "cross-entropy": (cross_entropy, {"accuracy": Metric(accuracy, "higher")}),
+    "binary": (binary_cross_entropy, {"accuracy": Metric(binary_accuracy, "higher")}),
+    "squared": (squared_error, {"absolute_error": Metric(absolute_error, "lower")}),
 }
 
 
@@ -65,22 +82,34 @@ class Objective:
         name: what outputs, targets and figures call it.
         loss: 'cross-entropy', 'binary' or 'squared', which bring their metric along; or a function of (output, target)
             that returns a vector with one entry per example, so that padding can be masked.
-        metrics: functions like a loss, by name; those of a named loss if not given.
+        metrics: by name, each a `polyfed.Metric`, which says whether more is better; those of a named loss if not
+            given.
     """
 
     name: str
     loss: str | PerExample
-    metrics: Mapping[str, PerExample] | None = None
+    metrics: Mapping[str, Metric] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise BadInput(f"Objective {self.name!r}: unknown loss {self.loss!r}.{nearest(self.loss, LOSSES)}")
+        for name, metric in (self.metrics or {}).items():
+            if not isinstance(metric, Metric):
+                raise BadInput(
+                    f"Objective {self.name!r}: say whether more of the metric {name!r} is better: "
+                    f"Metric(function, better='higher') or 'lower'. Found {metric!r}."
+                )
+
+    @cached_property
+    def measured(self) -> dict[str, Metric]:
+        """Everything measured for this objective: the loss first, then the metrics."""
+        loss, metrics = LOSSES[self.loss] if isinstance(self.loss, str) else (self.loss, {})
+        return {"loss": Metric(loss, "lower"), **(metrics if self.metrics is None else self.metrics)}
 
     @cached_property
     def values(self) -> dict[str, PerExample]:
-        """Everything measured for this objective: the loss first, then the metrics."""
-        loss, metrics = LOSSES[self.loss] if isinstance(self.loss, str) else (self.loss, {})
-        return {"loss": loss, **(metrics if self.metrics is None else self.metrics)}
+        """The functions of all that is measured."""
+        return {name: metric.function for name, metric in self.measured.items()}
 
 
 class Batch(NamedTuple):

@@ -63,6 +63,8 @@ class Work:
         state: from a client to what it remembers at first; None for work that remembers nothing.
         measures: whether it only measures: simulated faults, time and attacks leave it alone.
         numbers: options, floats that a method may change every round, which may come as tensors, too.
+        cost: from the options, a client's number of examples and of objectives held to the rows that gradients are
+            taken on, each objective's counted: what simulated time charges. None for work without gradients.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Work:
     state: Callable[[Any], ClientState] | None = None
     measures: bool = False
     numbers: tuple[str, ...] = ()
+    cost: Callable[[Any, int, int], float] | None = None
     _last: list[tuple[Options, Any, Fields] | None] = field(default_factory=lambda: [None], repr=False, compare=False)
 
     @property
@@ -137,12 +140,13 @@ def work(
     state: Callable[[Any], ClientState] | None = None,
     measures: bool = False,
     numbers: tuple[str, ...] = (),
+    cost: Callable[[Any, int, int], float] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a work function under the name that requests call it by; the arguments are those of `Work`."""
 
     def add(do: Callable[..., Any]) -> Callable[..., Any]:
         schema = reply if callable(reply) else dict(reply)
-        works(name)(Work(name, do, schema, options, needs, state, measures, numbers))
+        works(name)(Work(name, do, schema, options, needs, state, measures, numbers, cost))
         return do
 
     return add

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.core.problem import Objective
+from polyfed.core.problem import Metric, Objective
 from polyfed.data import Dataset, datasets
 from polyfed.data.quadratic import minimiser, quadratic_loss
 
@@ -51,7 +51,7 @@ def tridiagonal(
     each = chain(users, p, mu)
     target = np.concatenate([each, each.mean(0, keepdims=True)])
     least = value(each.mean(0), minimiser({"f": each}, {"f": 1.0}))
-    objective = Objective("f", quadratic_loss, {"excess": partial(excess, least=least)})
+    objective = Objective("f", quadratic_loss, {"excess": Metric(partial(excess, least=least), "lower")})
     owner = np.arange(users + 1)
     x = np.zeros((users + 1, users * p + 1), dtype=np.float32)
     return Dataset(x, {"f": target}, (objective,), train=users, keys={"user": owner})

@@ -46,12 +46,14 @@ class Top(Table):
 
 
 class Evaluate(Table):
-    """every: rounds between evaluations; clients, stationarity, improved: what else is measured, by asking clients."""
+    """every: rounds between evaluations; the others: what else is measured, by asking clients, and how often."""
 
     every: Whole = 1
     clients: bool = False
-    stationarity: Annotated[int, Field(ge=0)] = 0
     improved: bool = False
+    stationarity: Annotated[int, Field(ge=0)] = 0
+    own_stationarity: Annotated[int, Field(ge=0)] = 0
+    client_stationarity: Annotated[int, Field(ge=0)] = 0
 
 
 class Model(Table):

@@ -35,8 +35,8 @@ class Misreporting:
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> Gradient:
         return self._falsified(*self._inner.grad(x, buffers, batch, omega))
 
-    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> Gradient:
-        return self._falsified(*self._inner.jacobian(x, buffers, batch))
+    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True) -> Gradient:
+        return self._falsified(*self._inner.jacobian(x, buffers, batch, train=train))
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         values = self._inner.measure(x, buffers, batch).clone()

@@ -12,19 +12,21 @@ ours, each of which a setting can replace:
 | wifi | 54, 54 | 21 | the rate of 802.11g, and the median ping of home lines (Catchpoint 2013) |
 
 The clock is a phone's core of about 2009-2013, 1e9 operations a second. Operations count d: a step on one row of a
-linear task takes 4 d (a product and an update), a gradient of a network on one row 6 d (forward, backward).
+linear task takes 4 d (a product and an update), a gradient of a network on one row 6 d (forward, backward), for every
+objective whose gradient is taken apart: each work says on how many rows it takes some.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Reply, Request, size
 from polyfed.core.settings import NotNegative, Positive, settings
+from polyfed.core.work import works
 
 MEGABIT = 1e6 / 8  # bytes
 KINDS: dict[str, tuple[float, float, float]] = {
@@ -109,11 +111,8 @@ class Timed(Around):
         done = float(stack["steps"][i]) if stack is not None and "steps" in stack.arrays else 0.0
         if "budget" in row.each or done:
             return LINEAR * self._d * max(done, float(row.each.get("budget", 0)))
-        return NETWORK * self._d * _rows(row, int(self.examples[client]))
-
-
-def _rows(row: Request, n: int) -> int:
-    """Rows that local training goes over, from a request's options."""
-    options: Mapping[str, Any] = row.options
-    steps, epochs, batch = (int(options.get(name) or 0) for name in ("steps", "epochs", "batch_size"))
-    return steps * (batch or n) if steps else max(epochs, 1) * n
+        work = works[row.work]
+        if work.cost is None:
+            return 0.0
+        n, held = int(self.examples[client]), int(self.holds[client].sum())
+        return NETWORK * self._d * work.cost(work.parse(row.options), n, held)

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyfed.core.errors import BadInput
 
+Better = Literal["higher", "lower"]
 __all__ = ["delta_m", "hypervolume", "improved_share", "nrmse", "spread"]
 
 
-def delta_m(losses: Mapping[str, float], alone: Mapping[str, float]) -> float:
-    """Mean over objectives of (loss - single-objective loss) / single-objective loss; lower is better.
+def delta_m(
+    values: Mapping[str, float], alone: Mapping[str, float], better: Better | Mapping[str, Better] = "lower"
+) -> float:
+    """Delta_M: the mean over objectives of (value - value alone) / value alone, its sign turned where more is better.
 
-    losses: of the multi-objective run, by objective; alone: of training on that objective only.
+    Below 0, the run is better than training on each objective alone.
+
+    Args:
+        values: of the multi-objective run, by objective: losses, or a metric.
+        alone: of training on that objective only.
+        better: 'lower' (losses) or 'higher' (accuracies), for all or by objective.
     """
-    if set(losses) != set(alone):
-        raise BadInput(f"Delta_M compares the same objectives. Found {sorted(losses)} and {sorted(alone)}.")
-    return float(np.mean([(losses[name] - alone[name]) / alone[name] for name in losses]))
+    if set(values) != set(alone):
+        raise BadInput(f"Delta_M compares the same objectives. Found {sorted(values)} and {sorted(alone)}.")
+    sign = {name: -1.0 if (better if isinstance(better, str) else better[name]) == "higher" else 1.0 for name in values}
+    return float(np.mean([sign[name] * (values[name] - alone[name]) / alone[name] for name in values]))
 
 
 def improved_share(before: ArrayLike, after: ArrayLike) -> float:

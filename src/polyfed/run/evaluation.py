@@ -31,16 +31,22 @@ Personal = Callable[[State, Sequence[int]], Tensor | None]  # a state and client
 class Evaluation:
     """Evaluates every so many rounds, and in the last.
 
-    clients: also ask each client about its own rows; stationarity: rounds between measurements of |J w*| on all
-    clients' full data, 0 for never; improved: ask the round's participants whether the new model is better for them.
+    clients: also ask each client about its own rows; improved: ask the round's participants whether the new model is
+    better for them. The others are rounds between measurements on all clients' full data, 0 for never:
+    stationarity: |J w*| with min-norm weights, after the round; own_stationarity: |J lambda| at the round's start, with
+    the method's own weights (FMGDA's d-bar); client_stationarity: the shortest convex combination of the clients'
+    gradients, after the round (FedMGDA's Theorem 1). weighting: what a client counts in the means of J.
     """
 
     problem: Problem
     federation: Federation
     every: int = 1
     clients: bool = False
-    stationarity: int = 0
     improved: bool = False
+    stationarity: int = 0
+    own_stationarity: int = 0
+    client_stationarity: int = 0
+    weighting: str = "uniform"
 
     def __post_init__(self) -> None:
         at_server = self.federation.server is not None
@@ -51,17 +57,31 @@ class Evaluation:
     def due(self, t: int, rounds: int) -> bool:
         return t % self.every == 0 or t == rounds
 
-    def client_metrics(self, t: int, before: State, after: State, fleet: Door, rounds: int) -> dict[str, Any]:
-        """What is measured by asking clients about a round: stationarity, and who gained."""
+    def client_metrics(
+        self, t: int, before: State, after: State, fleet: Door, rounds: int, weights: Tensor | None = None
+    ) -> dict[str, Any]:
+        """What is measured by asking clients about a round: stationarity, and who gained.
+
+        weights: the method's own, of the objectives.
+        """
         found: dict[str, Any] = {}
         if self.improved:
             clients = list(fleet.asked)
             old, new = (self._total_losses(_model(state), clients, fleet) for state in (before, after))
             both = [client for client in old if client in new]
             found["improved"] = improved_share([old[c] for c in both], [new[c] for c in both])
-        if self.stationarity and (t % self.stationarity == 0 or t == rounds):
-            found["stationarity"] = self._stationarity(_model(after), fleet)
+        if self._due(self.stationarity, t, rounds):
+            J = self._jacobian(_model(after), fleet)
+            found["stationarity"] = _shortest(J[~J.isnan().any(1)])
+        if self._due(self.own_stationarity, t, rounds) and weights is not None:
+            J = self._jacobian(_model(before), fleet).nan_to_num()
+            found["own_stationarity"] = float((weights.to(J.dtype) @ J).norm())
+        if self._due(self.client_stationarity, t, rounds):
+            found["client_stationarity"] = self._client_stationarity(_model(after), fleet, weights)
         return found
+
+    def _due(self, every: int, t: int, rounds: int) -> bool:
+        return bool(every) and (t % every == 0 or t == rounds)
 
     def _total_losses(self, shared: dict[str, Tensor], clients: list[int], fleet: Door) -> dict[int, float]:
         """Each client's sum over its objectives of the mean loss on its training rows."""
@@ -72,14 +92,20 @@ class Evaluation:
             losses.update(zip(s.clients, total.tolist(), strict=True))
         return losses
 
-    def _stationarity(self, shared: dict[str, Tensor], fleet: Door) -> float:
-        """|J w*|, w* the min-norm weights of the full-data Jacobian: 0 at Pareto-stationary points."""
+    def _jacobian(self, shared: dict[str, Tensor], fleet: Door) -> Tensor:
+        """J (M, d), the objectives' gradients on all clients' full data; NaN for what nobody holds."""
         everyone = fleet.cohort(0, "evaluate", len(fleet))
-        total = fleet.sum(everyone, Request("full-jacobian", shared))
-        J = (total["H"] / torch.where(total["heard"] > 0, total["heard"], 1.0).unsqueeze(1))[total["heard"] > 0]
-        gram = (J @ J.T).double().numpy()
-        w = min_norm(gram)
-        return float(np.sqrt(max(w @ gram @ w, 0.0)))
+        total = fleet.sum(everyone, Request("full-jacobian", shared, options={"weight": self.weighting}))
+        return total["H"] / total["heard"].unsqueeze(1)
+
+    def _client_stationarity(self, shared: dict[str, Tensor], fleet: Door, weights: Tensor | None) -> float:
+        """The shortest convex combination of the clients' gradients, of their objectives under the method's weights."""
+        everyone = fleet.cohort(0, "evaluate", len(fleet))
+        stacks = list(fleet.ask(everyone, Request("full-jacobian", shared)))
+        H, held = torch.cat([s["H"] for s in stacks]), torch.cat([s["heard"] for s in stacks])
+        lam = held if weights is None else weights.to(H.dtype) * held
+        lam = lam / lam.sum(1, keepdim=True).clamp(min=torch.finfo(H.dtype).tiny)
+        return _shortest(torch.einsum("nm,nmd->nd", lam, H))
 
     def __call__(self, state: State, fleet: Door, personal: Personal | None = None) -> dict[str, Any]:
         """{'losses': ..., 'metrics': ...} and, by client, the spread of each.
@@ -137,8 +163,8 @@ class Evaluation:
         tables = [self._table(v, h) for v, h in zip(values, heard, strict=True)]
         return {
             o.name: {
-                name: spread([t[o.name][name] for t in tables if o.name in t], high_is_bad=name != "accuracy")
-                for name in o.values
+                name: spread([t[o.name][name] for t in tables if o.name in t], high_is_bad=metric.better == "lower")
+                for name, metric in o.measured.items()
             }
             for o in self.problem.objectives
             if any(o.name in t for t in tables)
@@ -147,3 +173,10 @@ class Evaluation:
 
 def _model(state: State) -> dict[str, Tensor]:
     return {"x": state["x"], "buffers": state["buffers"]}
+
+
+def _shortest(gradients: Tensor) -> float:
+    """|w* G|, w* the min-norm weights of the rows: 0 at Pareto-stationary points."""
+    gram = (gradients.double() @ gradients.double().T).numpy()
+    w = min_norm(gram)
+    return float(np.sqrt(max(w @ gram @ w, 0.0)))

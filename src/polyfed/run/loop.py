@@ -99,7 +99,10 @@ class _Loop:
         self.meter = Metered(engine)
         self.doors, pool = open_doors(plan, engine, self.meter)
         self.together = None if pool is None else MultiModelRound(self.methods, self.doors, pool)
-        self.evaluations = {m: Evaluation(p.problem, p.federation, **plan.evaluate) for m, p in plan.parts.items()}
+        self.evaluations = {
+            m: Evaluation(p.problem, p.federation, **plan.evaluate, weighting=_counts_by(p.algorithm))
+            for m, p in plan.parts.items()
+        }
         self.done = False
         self.saved = -1
         self.next_save = 0.0
@@ -177,7 +180,7 @@ class _Loop:
     # a round
 
     def _round(self, t: int, before: States) -> States:
-        start, up, down = time.perf_counter(), self.meter.up, self.meter.down
+        start, up, down, measuring = time.perf_counter(), self.meter.up, self.meter.down, self.meter.measuring
         for door in self.doors.values():
             door.begin(t)
         states, found, more = self._trained(t, before)
@@ -185,9 +188,8 @@ class _Loop:
         line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
         _add(line, {**more, **self._named(found)})
         _add(line, self._named({name: door.report() for name, door in self.doors.items()}))
-        sent = self.meter.up + self.meter.down
-        line |= self._measured(t, before, states, line)
-        line["evaluation_bytes"] = self.meter.up + self.meter.down - sent
+        line |= self._measured(t, before, states, line, {m: own.get("weights") for m, own in found.items()})
+        line["evaluation_bytes"] = self.meter.measuring - measuring
         line["failures"] = [
             {"client": client, "why": f"{name}: {why}" if name else why}
             for name, door in self.doors.items()
@@ -204,12 +206,17 @@ class _Loop:
         state, found = run_round(self.methods[""], t, states[""], self.doors[""])
         return {"": state}, {"": found}, {}
 
-    def _measured(self, t: int, before: States, after: States, line: Mapping[str, Any]) -> dict[str, Any]:
+    def _measured(
+        self, t: int, before: States, after: States, line: Mapping[str, Any], weights: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """What is measured by asking clients about the round, the evaluation if it is due, the methods' own figures."""
         rounds = self.plan.rounds
         asked = {m: e for m, e in self.evaluations.items() if self.doors[m].asked}  # an idle model has not changed
         found = self._named(
-            {m: e.client_metrics(t, before[m], after[m], self.doors[m], rounds) for m, e in asked.items()}
+            {
+                m: e.client_metrics(t, before[m], after[m], self.doors[m], rounds, weights.get(m))
+                for m, e in asked.items()
+            }
         )
         if next(iter(self.evaluations.values())).due(t, rounds):
             found |= self._evaluated(after)
@@ -318,6 +325,11 @@ class _Loop:
             "objectives": objectives,
             "model_sha256": sha256,
         }
+
+
+def _counts_by(method: Any) -> str:
+    """What a client counts in the method's means: 1 ('uniform') or its number of examples ('size')."""
+    return str(getattr(method, "weighting_by", "uniform"))
 
 
 def _trees(things: Any) -> dict[str, Any]:

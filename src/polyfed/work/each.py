@@ -25,6 +25,11 @@ class EachOptions(LocalSteps):
     over: Literal["all", "shared"] = "all"
 
 
+def cost_of_each(options: LocalSteps, n: int, held: int) -> float:
+    """A run of local steps for every objective held."""
+    return held * options.cost(n)
+
+
 def updates(client: GradientClient, request: Request, options: LocalSteps) -> tuple[Tensor, Tensor, Tensor]:
     """Delta_si = x - x_si (M, d) of every objective held, the losses at x (M,), and the buffers, averaged over runs."""
     x, M = request["x"], len(client.holds)
@@ -41,6 +46,7 @@ def updates(client: GradientClient, request: Request, options: LocalSteps) -> tu
     reply={"deltas": update("M d", by="heard"), "buffers": TRAINED["buffers"], **HEARD, "weight": weight()},
     options=LocalSteps,
     numbers=("lr",),
+    cost=cost_of_each,
 )
 def sgd_each(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Delta_si for every objective s the client holds: M models' upload."""
@@ -49,7 +55,10 @@ def sgd_each(client: GradientClient, request: Request, options: LocalSteps) -> A
     return {"deltas": deltas, "buffers": after, "losses": at_x, "heard": a * client.holds, "weight": a}
 
 
-@work("sgd-each-sketch", reply={"S": gradient("M k", by="heard"), **HEARD}, options=EachOptions, numbers=("lr",))
+@work(
+    "sgd-each-sketch", reply={"S": gradient("M k", by="heard"), **HEARD}, options=EachOptions, numbers=("lr",),
+    cost=cost_of_each,
+)  # fmt: skip
 def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptions) -> Arrays:
     """Sketches of Delta_si, from which the server finds weights (k the whole width sends them whole)."""
     deltas, at_x, _ = updates(client, request, options)
@@ -58,7 +67,7 @@ def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptio
     return {"S": S, "losses": at_x, "heard": options.share(client) * client.holds}
 
 
-@work("sgd-each-combined", reply={**TRAINED, "weight": weight()}, options=EachOptions)
+@work("sgd-each-combined", reply={**TRAINED, "weight": weight()}, options=EachOptions, cost=cost_of_each)
 def sgd_each_combined(client: GradientClient, request: Request, options: EachOptions) -> Arrays:
     """u_i = sum_s omega_s Delta_si, the same local runs as before: one model's upload."""
     deltas, _, after = updates(client, request, options)

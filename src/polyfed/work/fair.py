@@ -48,6 +48,7 @@ def full_loss(client: GradientClient, request: Request) -> Tensor:
     },
     options=QOptions,
     numbers=("lr", "L"),
+    cost=QOptions.cost,
 )  # fmt: skip
 def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays:
     """q-FedAvg's Delta_i = F_i^q Dw_i and h_i = q F_i^(q-1) |Dw_i|^2 + L F_i^q, with Dw_i = L (x - x_i)."""
@@ -64,6 +65,7 @@ def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays
     "gradient",
     reply={"g": gradient("d"), "loss": losses(), "buffers": buffers("b"), "losses": losses("M")},
     options=GradientOptions,
+    cost=lambda options, n, held: min(options.batch_size or n, n),
 )
 def one_gradient(client: GradientClient, request: Request, options: GradientOptions) -> Arrays:
     """The gradient of sum_s omega_s f_is at x on one batch, and that loss on all rows."""

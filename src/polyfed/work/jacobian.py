@@ -42,6 +42,10 @@ class JacobianOptions(LocalSteps):
         made: Compressor = compressors.known(settings.pop("name"))(**settings)
         return made
 
+    def cost_of_jacobian(self, n: int, held: int) -> float:
+        """A gradient of every objective held, on one batch."""
+        return held * self.batch(n)
+
     def encoded(self) -> Mapping[str, Field]:
         """The schema of a compressed Jacobian."""
         return self.compressor.reply(self.rows, self.columns)
@@ -65,13 +69,36 @@ def first_jacobian(client: GradientClient, request: Request, batch_size: int, dr
     return client.loop(step, start, steps=1, batch_size=batch_size, draw=draw)
 
 
-@work("full-jacobian", reply={"H": gradient("M d", by="heard"), "heard": weight("M")}, measures=True)
-def full_jacobian(client: GradientClient, request: Request) -> Arrays:
-    """The Jacobian over all training rows; it counts by the number of rows."""
-    return {"H": first_jacobian(client, request, 0)[0], "heard": client.n * client.holds}
+@dataclass(frozen=True)
+class FullOptions:
+    """weight: what the client counts in a mean, 1 ('uniform') or its number of examples ('size')."""
+
+    weight: Literal["uniform", "size"] = "uniform"
 
 
-@work("jacobian", reply=lambda o: {**o.encoded(), **HEARD}, options=JacobianOptions, numbers=("lr",))
+@work(
+    "full-jacobian", reply={"H": gradient("M d", by="heard"), "heard": weight("M")}, options=FullOptions,
+    measures=True,
+)  # fmt: skip
+def full_jacobian(client: GradientClient, request: Request, options: FullOptions) -> Arrays:
+    """The Jacobian over all training rows, in evaluation mode: what the theorems mean by the gradients at x."""
+    x, buffers = request["x"], request["buffers"]
+
+    def step(carry: tuple[Tensor, Tensor], batch: Batch, i: int) -> tuple[Tensor, Tensor]:
+        J, _, _ = client.jacobian(x, buffers, batch, train=False)
+        rows = batch.total(torch.ones(len(batch.x), dtype=x.dtype, device=x.device))
+        return carry[0] + rows * J, carry[1] + rows
+
+    start = x.new_zeros(len(client.holds), len(x)), x.new_zeros(())
+    total, n = client.loop(step, start, epochs=1, batch_size=1024, shuffle=False)
+    a = client.n if options.weight == "size" else 1.0
+    return {"H": total / n, "heard": a * client.holds}
+
+
+@work(
+    "jacobian", reply=lambda o: {**o.encoded(), **HEARD}, options=JacobianOptions, numbers=("lr",),
+    cost=JacobianOptions.cost_of_jacobian,
+)  # fmt: skip
 def jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """The compressed stochastic Jacobian H_i on one batch."""
     J, at_x, _ = first_jacobian(client, request, options.batch_size, options.draw)
@@ -86,6 +113,7 @@ def jacobian(client: GradientClient, request: Request, options: JacobianOptions)
     },
     options=JacobianOptions,
     numbers=("lr",),
+    cost=JacobianOptions.cost_of_jacobian,
 )  # fmt: skip
 def residual(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """What two-way compression asks back, from the same batch as before: with R = Ht - H and the server's h,
@@ -104,6 +132,7 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
     reply=lambda o: {**TRAINED, "weight": weight(), **o.encoded(), **HEARD},
     options=JacobianOptions,
     numbers=("lr",),
+    cost=lambda o, n, held: o.cost(n) - o.batch(n) + o.cost_of_jacobian(n, held),  # the first step's is theirs
 )
 def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """Local training with the weights of the request, and the compressed Jacobian of its first batch."""
@@ -113,6 +142,15 @@ def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOpti
     a = options.share(client)
     trained = {"delta": request["x"] - w, "buffers": after, "weight": a}
     return {**trained, **_encoded(J, client, options), "losses": at_x, "heard": a * client.holds}
+
+
+@work("exact-jacobian", reply={"H": gradient("M d", by="heard"), **HEARD}, options=JacobianOptions, measures=True)
+def exact_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
+    """The Jacobian of the same batch as `jacobian`, whole: to measure what compressing it has cost."""
+    J, at_x, _ = first_jacobian(client, request, options.batch_size)
+    some = columns(J, client.problem, options.over)
+    H = torch.nn.functional.pad(some, (0, J.shape[1] - some.shape[1]))
+    return {"H": H, "losses": at_x, "heard": options.share(client) * client.holds}
 
 
 def _encoded(J: Tensor, client: GradientClient, options: JacobianOptions) -> Arrays:

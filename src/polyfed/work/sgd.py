@@ -53,6 +53,14 @@ class LocalSteps:
     def batching(self) -> Batching:
         return {"steps": self.steps, "epochs": self.epochs, "batch_size": self.batch_size}
 
+    def batch(self, n: int) -> int:
+        """Rows of a step of a client with n."""
+        return min(self.batch_size or n, n)
+
+    def cost(self, n: int, held: int = 1) -> float:
+        """Rows that a client with n takes gradients on."""
+        return self.steps * self.batch(n) if self.steps else max(self.epochs, 1) * n
+
     def share(self, client: Client) -> Any:
         """a_i: what this client counts in a mean, 1 or its number of examples."""
         return client.n if self.weight == "size" else 1.0
@@ -62,7 +70,7 @@ TRAINED = {"delta": update("d", by="weight"), "buffers": buffers("b", by="weight
 HEARD = {"losses": losses("M", by="heard"), "heard": weight("M")}
 
 
-@work("sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",))
+@work("sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",), cost=LocalSteps.cost)
 def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with x - w. The losses are those at x, on one batch."""
     w, after, at_x = descend(client, request, options, request["omega"])

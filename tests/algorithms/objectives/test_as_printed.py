@@ -195,7 +195,7 @@ def test_afl_may_start_from_the_clients_sizes() -> None:
 
 @pytest.mark.parametrize("by", ["uniform", "size"])
 @pytest.mark.parametrize("q", [0.0, 1.0, 2.5])
-def test_q_fedavg_weighs_clients(by: str, q: float) -> None:
+def test_q_fedavg_weighs_clients(by: Any, q: float) -> None:
     torch.manual_seed(0)
     sizes, lr = (5, 20, 12), 0.1
     x, y = torch.randn(37, 3, dtype=torch.float64), torch.randn(37, dtype=torch.float64)
@@ -221,7 +221,7 @@ def test_q_fedavg_weighs_clients(by: str, q: float) -> None:
 
 def test_fmgdas_gram_may_be_over_all_parameters_as_printed() -> None:
     """Heads have gradients of their own objective only: over all parameters G has a larger diagonal."""
-    one = {"lr": 0.1, "local_steps": 1}
+    one: dict[str, Any] = {"lr": 0.1, "local_steps": 1}
     shared, everything = (
         train(small_problem(), small_federation(), FMGDA(gram_over=over, **one), rounds=1).history[0]["weights"]
         for over in ("shared", "all")

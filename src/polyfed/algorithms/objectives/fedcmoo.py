@@ -225,7 +225,7 @@ class FedCMOO(Gramian):
 
     def _error(self, t: int, G: Tensor, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> float:
         """Normalised error of G against the exact Jacobians of the same batches: |G - G*| / |G*|."""
-        request = Request("jacobian", model, options=self._options(t, fleet, Exact()))
+        request = Request("exact-jacobian", model, options=self._options(t, fleet, Exact()))
         total = fleet.sum(cohort, request)
         exact = Exact().gram(total["H"], total["heard"])
         return float((G - exact).norm() / exact.norm())

@@ -76,8 +76,10 @@ class ManyClients:
         g, losses = self.stacked.grad(x, omega, self.holds, batch)
         return g, losses, buffers
 
-    def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        J, losses = self.stacked.jacobian(x, self.holds, batch)
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        J, losses = self.stacked.jacobian(x, self.holds, batch, train)
         return J, losses, buffers
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:

@@ -103,8 +103,8 @@ class Stacked:
         g, losses = _call(self._grads, x, omega, holds, *_flat(batch))
         return g, losses
 
-    def jacobian(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        self._mode(True)
+    def jacobian(self, x: Tensor, holds: Tensor, batch: Batch, train: bool) -> tuple[Tensor, Tensor]:
+        self._mode(train)
         J, losses = _call(self._jacobians, x, holds, *_flat(batch))
         return J, losses
 
