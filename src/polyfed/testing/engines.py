@@ -75,6 +75,7 @@ def _cases() -> dict[str, Case]:
         "residual": Case("residual", options=exact, shared={**model, "h.H": zeros}),
         "sgd-jacobian": Case("sgd-jacobian", options=sketch, shared=trained),
         "full-jacobian": Case("full-jacobian", shared=model),
+        "exact-jacobian": Case("exact-jacobian", options=sketch, shared=model),
         "sgd-each": Case("sgd-each", options=local, shared=model),
         "sgd-each-sketch": Case("sgd-each-sketch", options=each, shared=model),
         "sgd-each-combined": Case("sgd-each-combined", options=each, shared=omega, after="sgd-each-sketch"),
