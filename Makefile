@@ -13,10 +13,11 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.core
-	@echo "installing what the tests need"
+$(VENV)/.dev: pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "installing polyfed and what its tests need into $(VENV): one or two minutes"
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	touch $(VENV)/.core $@
 
 $(VENV)/.release: $(VENV)/.core
 	@echo "installing what builds and checks a release"
