@@ -81,6 +81,7 @@ def test_own_stationarity_is_at_the_model_that_the_round_began_with() -> None:
     assert line["own_stationarity"] == pytest.approx(np.linalg.norm(at_zero((1, 1)).mean(0)))
 
 
+@pytest.mark.filterwarnings("ignore:.*runs client by client:RuntimeWarning")  # dropout of the input, compiled on a GPU
 @pytest.mark.parametrize("engine", ["local", "batched"])
 def test_stationarity_is_measured_in_evaluation_mode(engine: str) -> None:
     """A least-squares solution under dropout: its gradient is 0, and was found to be 0.3 to 0.8 with units dropped."""
