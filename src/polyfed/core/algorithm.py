@@ -75,5 +75,5 @@ def run_round(method: Algorithm, t: int, state: State, fleet: Door) -> tuple[Sta
         raise BadInput(f"{name}.round should return the next state and a dict of what to log. Found {found}.")
     if missing := next((array for array in ("x", "buffers") if array not in returned[0]), None):
         raise BadInput(f"{name}.round should return a state with 'x' and 'buffers'; {missing!r} is not in it.")
-    state, found = returned
-    return state, found
+    state, logged = returned
+    return state, logged

@@ -145,9 +145,7 @@ def sdca(client: RowClient, request: Request, options: SdcaOptions, state: Clien
         local.until(options.theta, local.value())
     elif options.batch_scale:
         local.improve(min(budget, len(local.start)), live=False)
-        scale = min(
-            options.batch_scale / max(local.steps, 1), 1.0
-        )  # beyond the steps themselves duals leave their domain
+        scale = min(options.batch_scale / max(local.steps, 1), 1.0)
         local.beta = local.start + scale * (local.beta - local.start)
     else:
         local.improve(budget)

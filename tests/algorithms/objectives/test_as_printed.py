@@ -13,6 +13,8 @@ from torch import nn
 
 from polyfed import AFL, FMGDA, FSMGDA, BadInput, FedCMOO, Federation, Objective, Problem, QFedAvg, Rows, train
 from polyfed.algorithms.objectives.fedcmoo import _keeping
+from polyfed.algorithms.objectives.fmgda import random_round
+from polyfed.core.keys import generator
 from polyfed.layers.faults import Faults
 from polyfed.testing import open_door
 from polyfed.weights import pgd, project_simplex
@@ -115,21 +117,14 @@ def test_projected_gradient_steps_without_the_authors_division() -> None:
 
 
 def test_the_random_round_is_drawn_once_with_the_theorems_eta() -> None:
-    """p_t over the rounds, from the runs of many seeds: eta is eta_s eta_c K."""
-    method = FSMGDA(output="random", convexity=2.0, lr=0.1, server_lr=0.5, local_steps=5)
-    assert method._eta() == pytest.approx(0.25)
-    rounds, drawn = 4, []
-    for seed in range(60):
-        whole = train(small_problem(), small_federation(), method, rounds=rounds, seed=seed, cohort=2)
-        plain = FSMGDA(lr=0.1, server_lr=0.5, local_steps=5)
-        if seed < 3:  # what is kept is an iterate of the run
-            iterates = [
-                vector(train(small_problem(), small_federation(), plain, rounds=t, seed=seed, cohort=2))
-                for t in range(1, rounds + 1)
-            ]
-            assert any(torch.equal(vector(whole), x) for x in iterates)
-        drawn.append(whole.summary["rounds"])
-    assert set(drawn) == {rounds}
+    """What is kept is the iterate of the round that eta = eta_s eta_c K and the seed decide."""
+    how: dict[str, Any] = {"lr": 0.1, "server_lr": 0.5, "local_steps": 5}
+    method, rounds = FSMGDA(output="random", convexity=2.0, **how), 4
+    for seed in range(4):
+        kept = vector(train(small_problem(), small_federation(), method, rounds=rounds, seed=seed, cohort=2))
+        drawn = random_round(rounds, 2.0, 0.5 * 0.1 * 5, generator(seed, "output"))
+        iterate = train(small_problem(), small_federation(), FSMGDA(**how), rounds=drawn, seed=seed, cohort=2)
+        assert torch.equal(kept, vector(iterate))
 
 
 @pytest.mark.parametrize(

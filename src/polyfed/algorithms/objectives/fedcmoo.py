@@ -214,7 +214,7 @@ class FedCMOO(Gramian):
         """
         means, heards, losses = [], [], []
         for draw in (1, 2):
-            some = fleet.cohort(t, f"gram-{draw}", self.gram_clients or fleet.size)
+            some = fleet.cohort(t, f"gram-{draw}", self.gram_clients)
             request = Request("jacobian", model, options={**self._options(t, fleet), "draw": draw})
             total, features, _ = self._features(t, some, request, fleet)
             means.append(mean_by(features, total["heard"]))
