@@ -84,6 +84,15 @@ def test_the_two_sets_have_a_size_of_their_own() -> None:
         FedCMOO(gram_clients=3)
 
 
+def test_where_models_share_the_clients_the_two_sets_are_of_the_models_own() -> None:
+    problem, method = small_problem(), FedCMOO(gram="two-sets", compress="exact")
+    fleet = open_door(problem, small_federation(), cohort=6)
+    fleet._draw = lambda t, purpose: [1, 4]
+    fleet.begin(1)
+    method.round(1, method.init(problem), fleet)
+    assert set(fleet.asked) == {1, 4}
+
+
 # what cannot be is refused before anything is written
 
 
