@@ -238,7 +238,8 @@ def run_command(words: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     match words:
         case ["polyfed", *rest]:
-            fewer = {"run": ["--rounds", "2"], "gain": ["--set", "rounds=2", "--seeds", "1"]}.get(rest[0], [])
+            short = ["--set", "rounds=2", "--seeds", "1"]
+            fewer = {"run": ["--rounds", "2"], "gain": short, "delta-m": short}.get(rest[0], [])
             if "ray" in rest:  # tests/deploy/test_ray.py starts one
                 rest = on_local(rest)
             within_reach = [word for word in rest if not word.startswith("--target=")]

@@ -147,6 +147,36 @@ def test_labels_per_client(k: int, clients: int, seed: int) -> None:
     assert np.ptp(has.sum(0)) <= 1
 
 
+@steady
+@given(st.integers(1, 5), st.integers(10, 30), st.integers(5, 40), st.integers(0, 2**40))
+def test_so_many_rows_for_every_client(k: int, clients: int, rows: int, seed: int) -> None:
+    """As many rows of each of its labels, up to one; nobody has another's."""
+    dataset = labelled(4000)
+    found = split("labels", dataset, seed, clients=clients, labels_per_client=k, by="a", rows_per_client=rows)
+    counts = np.round(rows * shares(found, dataset.targets["a"])).astype(int)
+    assert (found.length == rows).all()
+    assert len(np.unique(owned(found))) == clients * rows
+    assert all(sorted(set(c[c > 0])) in ([rows // k], [rows // k, rows // k + 1]) for c in counts)
+    assert ((counts > 0).sum(1) == k).all()
+    plain = split("iid", dataset, seed, clients=clients, rows_per_client=rows)
+    assert (plain.length == rows).all()
+    assert len(np.unique(owned(plain))) == clients * rows
+    spread = split("iid", dataset, seed, clients=clients, rows_per_client=rows, sizes="lognormal")
+    assert spread.length.sum() == clients * rows
+    assert np.ptp(spread.length) > 1
+
+
+def test_a_label_that_runs_out_is_told_with_what_will_do() -> None:
+    """Ten clients with two of ten labels each: every label has two holders, so a client can have 2 x 10 // 2 rows."""
+    dataset = replace(labelled(100), labels=np.repeat(np.arange(10), 10))
+    options = {"clients": 10, "labels_per_client": 2}
+    assert (split("labels", dataset, rows_per_client=10, **options).length == 10).all()
+    with pytest.raises(BadInput, match=r"rows_per_client should be so small that no label runs out: 10 will do. Found"):
+        split("labels", dataset, rows_per_client=12, **options)
+    with pytest.raises(BadInput, match=r"rows_per_client should be at least data.labels_per_client, 2. Found 1."):
+        split("labels", dataset, rows_per_client=1, **options)
+
+
 def test_natural_owners() -> None:
     dataset = labelled(500)
     rows = split("natural", dataset, key="user")
@@ -260,6 +290,7 @@ SENTENCES = [
     ({"partition": "labels", "clients": 4, "by": "left"}, "data.labels_per_client should lie between 3, so that 4"),
     ({"partition": "labels", "clients": 30, "by": "left"}, "of 30 have none: use fewer clients."),
     ({"partition": "natural"}, "This data set has no natural owners of rows; choose another data.partition."),
+    ({"partition": "iid", "clients": 5, "rows_per_client": 9}, "at most the 40 rows. Found 45; use fewer of either."),
     ({"partition": "windows", "rows_per_client": 41}, "data.rows_per_client should be at most the 40 rows. Found 41."),
     ({"partition": "iid", "sizes": "log"}, "data.sizes should be 'equal' or 'lognormal'. Found 'log'."),
     ({"partition": "iid", "alpha": 1}, "Unknown key 'data.alpha'."),

@@ -1,4 +1,4 @@
-"""Tables: Adult, Census-Income, Mulan, QM9, Land Mine, School, Vehicle and Synthetic, on a few rows written here."""
+"""Tables: Adult, Census-Income, Mulan, QM9, tasks of MOCHA's kind and Synthetic, on a few rows written here."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import gzip
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from polyfed.core.errors import BadInput
 from polyfed.data import datasets
@@ -170,13 +172,15 @@ def test_qm9_energies_are_counted_from_the_free_atoms(place: Path) -> None:
     [
         ("landmine", "landmine/landmine.npz", "mine", "field"),
         ("vehicle", "vehicle_sensor/vehicle_subset.npz", "vehicle", "sensor"),
+        ("vehicle", "vehicle_sensor/vehicle.npz", "vehicle", "sensor"),
+        ("google-glass", "google_glass/gleam.npz", "eating", "participant"),
         ("school", "school/school.npz", "score", "school"),
     ],
 )
 def test_tasks(place: Path, name: str, path: str, objective: str, key: str) -> None:
     (place / path).parent.mkdir(parents=True)
-    y = {"landmine": [0, 1, 1], "vehicle": [-1, 1, 1], "school": [10, 20, 60]}[name]
-    kind = {"landmine": np.uint8, "vehicle": np.int8, "school": np.float32}[name]
+    y = {"landmine": [0, 1, 1], "school": [10, 20, 60]}.get(name, [-1, 1, 1])
+    kind = {"landmine": np.uint8, "school": np.float32}.get(name, np.int8)
     task = np.array([0, 1, 1], np.uint8)
     np.savez(place / path, X=[[1, 2, 0], [3, 2, 0], [5, 2, 1]], y=np.array(y, kind), task=task)
     raw, data = datasets[name](standardise=False), datasets[name]()
@@ -188,6 +192,77 @@ def test_tasks(place: Path, name: str, path: str, objective: str, key: str) -> N
     np.savez(place / path, X=np.eye(2))
     with pytest.raises(BadInput, match=r"cannot be read"):
         datasets[name]()
+
+
+def cell_arrays(shape: tuple[int, int], xs: list[Any], ys: list[Any]) -> dict[str, Any]:
+    """X and Y as MATLAB has them: cells in a row or in a column."""
+    made = {"X": np.empty(len(xs), dtype=object), "Y": np.empty(len(ys), dtype=object)}
+    for name, some in (("X", xs), ("Y", ys)):
+        for t, value in enumerate(some):
+            made[name][t] = np.asarray(value)
+    return {name: some.reshape(shape) if len(some) == max(shape) else some for name, some in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "objective", "key", "shape"),
+    [
+        ("vehicle", "vehicle_sensor/vehicle.mat", "vehicle", "sensor", (2, 1)),
+        ("google-glass", "google_glass/gleam.mat", "eating", "participant", (1, 2)),
+    ],
+)
+def test_tasks_in_cells(place: Path, name: str, path: str, objective: str, key: str, shape: tuple[int, int]) -> None:
+    """As the authors' files are: a cell for each task, labels -1 and 1; whichever way MATLAB lays them."""
+    (place / path).parent.mkdir(parents=True)
+    with pytest.raises(BadInput, match=f"needs .*{Path(path).name}, not found; put {Path(path).name}, whose cells X"):
+        datasets[name]()
+    xs = [np.array([[1.0, 5, 0]]), np.array([[3.0, 5, 0], [5, 5, 1]])]
+    savemat(place / path, cell_arrays(shape, xs, [[[-1.0]], [[1], [-1]]]))
+    data = datasets[name](standardise=False)
+    assert data.x.tolist() == [[1, 5, 0], [3, 5, 0], [5, 5, 1]]
+    assert data.x.dtype == np.float32
+    assert data.targets[objective].tolist() == [0, 1, 0]
+    assert data.keys[key].tolist() == [0, 1, 1]
+    assert np.allclose(datasets[name]().x, [[-1.2247449, 0, 0], [0.0, 0, 0], [1.2247449, 0, 1]])
+
+
+def test_the_whole_vehicle_set_comes_before_its_part(place: Path) -> None:
+    folder = place / "vehicle_sensor"
+    folder.mkdir(parents=True)
+    task = np.zeros(1, np.uint8)
+    np.savez(folder / "vehicle_subset.npz", X=[[1.0, 2]], y=task, task=task)
+    assert len(datasets["vehicle"]().x) == 1
+    savemat(folder / "vehicle.mat", cell_arrays((2, 1), [np.eye(3)] * 2, [np.ones(3)] * 2))
+    assert len(datasets["vehicle"]().x) == 6
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"X": np.eye(3)},
+        {"X": np.eye(3), "Y": np.ones(3)},
+        cell_arrays((2, 1), [np.eye(3), np.eye(2)], [np.ones(3), np.ones(2)]),
+        cell_arrays((1, 2), [np.eye(3), np.eye(3)], [np.ones(3), np.ones(2)]),
+        cell_arrays((1, 2), [np.eye(3), np.eye(3)], [np.ones(3)]),
+        cell_arrays((1, 2), [np.eye(3), np.array("secret")], [np.ones(3), np.ones(1)]),
+        b"MATLAB 5.0 MAT-file, cut short: secret",
+        b"",
+    ],
+)
+def test_a_mat_of_another_kind_is_a_sentence(place: Path, arrays: Any) -> None:
+    path = place / "google_glass" / "gleam.mat"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(arrays) if isinstance(arrays, bytes) else savemat(path, arrays)
+    with pytest.raises(BadInput, match=r"gleam.mat cannot be read") as caught:
+        datasets["google-glass"]()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_mat_of_version_7_3_is_a_sentence(place: Path) -> None:
+    path = place / "google_glass" / "gleam.mat"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(116) + bytes(8) + bytes([0, 2]) + b"IM" + bytes(200))
+    with pytest.raises(BadInput, match=r"gleam.mat cannot be read"):
+        datasets["google-glass"]()
 
 
 def test_synthetic_has_the_published_shapes_and_follows_the_seed() -> None:

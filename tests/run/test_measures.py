@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from polyfed import (
+    AFL,
     FMGDA,
     FSMGDA,
     BadInput,
@@ -21,9 +27,11 @@ from polyfed import (
     Network,
     Objective,
     Problem,
+    QFedAvg,
     Rows,
     train,
 )  # fmt: skip
+from polyfed.cli import app
 from polyfed.data.quadratic import quadratic_loss
 from polyfed.layers.faults import Faults
 from polyfed.metrics import delta_m
@@ -106,6 +114,182 @@ def test_an_attacker_does_not_falsify_it() -> None:
         for layers in ([], [Misreport(clients=[1], factor=100.0, bias=7.0)])
     )
     assert attacked["stationarity"] == pytest.approx(honest["stationarity"], rel=1e-9)
+
+
+# the way to a known optimum
+
+
+@pytest.mark.parametrize("by", ["uniform", "size"])
+@pytest.mark.parametrize("engine", ["local", "batched"])
+def test_delta_q_and_distance(by: Any, engine: str) -> None:
+    """f_s(0) - f_s(p) = (|c|^2 - |p - c|^2) / 2 in the mean over clients, under the method's own weights."""
+    problem, federation = quadratics((1, 99), CENTRES)
+    p = torch.tensor([3.0, -4.0], dtype=torch.float64)
+    method = FMGDA(weighting_by=by, **NOTHING_MOVES)
+    line = train(problem, federation, method, rounds=1, evaluate={"optimum": p}, engine=engine).history[0]
+    a = np.array([1, 99]) if by == "size" else np.ones(2)
+    c = CENTRES.numpy()
+    above = a / a.sum() @ ((c**2).sum(2) - ((p.numpy() - c) ** 2).sum(2)) / 2
+    lam = np.array(list(line["weights"].values()))
+    assert line["delta_q"] == pytest.approx(lam @ above)
+    assert line["distance"] == pytest.approx(5)
+
+
+def test_delta_q_is_at_the_model_that_the_round_began_with_and_the_distance_at_its_end() -> None:
+    """One objective, f(x) = |x - c|^2 / 2 and lr = 1/2: x = 0, c/2, 3c/4."""
+    c = torch.tensor([[[2.0, 0.0]]], dtype=torch.float64)
+    problem, federation = quadratics((3,), c)
+    method = FedAvg(lr=0.5, local_steps=1, batch_size=0)
+    optimum = {"w": c.reshape(2)}
+    assert set(problem.params) == set(optimum)
+    lines = train(problem, federation, method, rounds=2, evaluate={"optimum": optimum}).history
+    assert [line["delta_q"] for line in lines] == pytest.approx([2, 0.5])
+    assert [line["distance"] for line in lines] == pytest.approx([1, 0.5])
+
+
+QUADRATIC = """
+rounds = 400
+cohort = "all"
+[data]
+name = "quadratic"
+objectives = 1
+clients = 3
+examples = 10
+[model]
+name = "point"
+dtype = "float64"
+[algorithm]
+name = "fedavg"
+lr = 0.5
+local_steps = 1
+batch_size = 0
+[evaluate]
+every = 400
+"""
+
+
+def run(text: str, *options: str, folder: Path) -> dict[str, Any]:
+    """The last line of an experiment's run."""
+    folder.mkdir(exist_ok=True)
+    (folder / "e.toml").write_text(text)
+    done = CliRunner().invoke(app, ["run", str(folder / "e.toml"), "--out", str(folder / "run"), *options])
+    assert done.exit_code == 0, done.stderr
+    line: dict[str, Any] = json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    return line
+
+
+@pytest.mark.parametrize("by", ["uniform", "size"])
+def test_data_that_know_their_minimiser_supply_it(by: str, tmp_path: Path) -> None:
+    """Of 10 quadratics three clients have 4, 3 and 3: uniform and by size are two different points."""
+    line = run(f"{QUADRATIC}optimum = 'known'", "--set", f"algorithm.weighting_by={by}", folder=tmp_path)
+    assert line["distance"] < 1e-9
+    assert abs(line["delta_q"]) < 1e-12
+
+
+def test_delta_q_is_the_excess_of_the_chain(tmp_path: Path) -> None:
+    text = QUADRATIC.replace(
+        '"quadratic"\nobjectives = 1\nclients = 3\nexamples = 10', '"tridiagonal"\nusers = 5\np = 2'
+    )
+    more = ["--rounds", "6", "--set", "data.partition=natural", "--set", "evaluate.every=1"]
+    run(f"{text}optimum = 'known'", *more, folder=tmp_path)
+    lines = [json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for before, now in pairwise(lines):
+        assert now["delta_q"] == pytest.approx(before["metrics"]["f"]["excess"])
+
+
+def test_the_optimum_may_be_the_model_of_a_run_beside_the_experiment(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    run(QUADRATIC, folder=first)
+    text = f"{QUADRATIC}optimum = 'first/run/model.safetensors'"
+    assert run(text, folder=tmp_path)["distance"] == 0
+    again = ["run", str(tmp_path / "run" / "experiment.toml"), "--out", str(tmp_path / "again")]
+    assert CliRunner().invoke(app, again).exit_code == 0  # its copy lies elsewhere
+
+
+def test_an_optimum_that_does_not_fit_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    problem, federation = quadratics((5, 5), CENTRES)
+    for optimum, why in (
+        (torch.zeros(3), "as many numbers as the model, 2. Found 3"),
+        ({"v": torch.zeros(2)}, "'w' should have the shape \\(2,\\). Found none"),
+        ({"w": torch.zeros(3)}, "Found the shape \\(3,\\)"),
+        ("known", "no minimiser that is known"),
+        (str(tmp_path / "no.safetensors"), "cannot be read"),
+    ):
+        with pytest.raises(BadInput, match=f"evaluate.optimum.*{why}"):
+            train(problem, federation, FedAvg(), rounds=1, evaluate={"optimum": optimum}, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+# what local training gains
+
+
+def gained(w: np.ndarray) -> dict[str, float]:
+    """From x = 0 to the clients' models w: (|c|^2 - |w - c|^2) / 2 in the mean over clients."""
+    c = CENTRES.numpy()
+    by_client = ((c**2).sum(2) - ((w[:, None] - c) ** 2).sum(2)) / 2
+    return {f"f{s}": float(v) for s, v in enumerate(by_client.mean(0))}
+
+
+STEPS: dict[str, Any] = {"lr": 0.1, "local_steps": 2, "batch_size": 0}
+
+
+@pytest.mark.parametrize("engine", ["local", "batched"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(**STEPS),
+        QFedAvg(**STEPS),
+        FedCMOO(width=2, **STEPS),
+        FedCMOO(width=2, exchanges=1, **STEPS),
+        FSMGDA(**STEPS),
+        FSMGDA(upload="combined", **STEPS),
+    ],
+    ids=lambda method: f"{method.title} {getattr(method, 'exchanges', '')}{getattr(method, 'upload', '')}",
+)
+def test_progress_is_what_local_training_gained(method: Any, engine: str) -> None:
+    """Two steps of 1/10 from 0 on sum_s lambda_s f_s, or on every f_s apart, end at 0.19 sum_s lambda_s c_is."""
+    problem, federation = quadratics((3, 40), CENTRES)
+    line = train(problem, federation, method, rounds=1, evaluate={"progress": 1}, engine=engine).history[0]
+    lam = np.array(list(line["weights"].values()))
+    wanted = gained(0.19 * np.einsum("s,isd->id", lam, CENTRES.numpy()))
+    assert {name: row["loss"] for name, row in line["progress"].items()} == pytest.approx(wanted)
+
+
+def test_progress_in_a_metric_has_the_sign_of_better() -> None:
+    problem, federation = quadratics((3, 3), CENTRES)
+    loss = problem.objectives[0].values["loss"]
+    up, down = Metric(lambda x, c: -loss(x, c), "higher"), Metric(loss, "lower")
+    objectives = [Objective(name, loss, {"up": up, "down": down}) for name in problem.names]
+    problem = Problem(Point(2), objectives, torch.float64)
+    line = train(problem, federation, FedAvg(**STEPS), rounds=1, evaluate={"progress": 1}).history[0]
+    for row in line["progress"].values():
+        assert row["loss"] > 0
+        assert row["up"] == row["down"] == pytest.approx(row["loss"])
+
+
+@pytest.mark.filterwarnings("ignore:.*runs client by client:RuntimeWarning")
+@pytest.mark.parametrize("engine", ["local", "batched"])
+@pytest.mark.parametrize("method", [FSMGDA(local_steps=3), FedCMOO(local_steps=3)])
+def test_measuring_progress_leaves_the_training_as_it_is(method: Any, engine: str) -> None:
+    runs = []
+    for every in (0, 2):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+        problem = Problem(model, [Objective(name, "cross-entropy") for name in ("left", "right")])
+        how: dict[str, Any] = {"rounds": 4, "cohort": 3, "evaluate": {"progress": every}, "engine": engine}
+        federation = replace(small_federation(), server=None)  # whose evaluation would seed dropout anew
+        runs.append(train(problem, federation, method, layers=[Faults(drop=0.2)], **how))
+    plain, measured = runs
+    assert plain.summary["model_sha256"] == measured.summary["model_sha256"]
+    assert ["progress" in line for line in measured.history] == [False, True, False, True]
+    for one, two in zip(plain.history, measured.history, strict=True):
+        assert (one["bytes_up"], one["bytes_down"]) == (two["bytes_up"], two["bytes_down"])
+        assert (two["evaluation_bytes"] > one["evaluation_bytes"]) == ("progress" in two)
+
+
+def test_a_method_without_local_training_logs_no_progress() -> None:
+    line = train(small_problem(), small_federation(), AFL(), rounds=1, evaluate={"progress": 1}).history[0]
+    assert "progress" not in line
 
 
 # simulated seconds: counted gradients

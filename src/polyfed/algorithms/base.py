@@ -114,16 +114,20 @@ class LocalTraining:
 
     def local_options(self, t: int, fleet: Door) -> dict[str, Option]:
         """The options of a request for local work in round t (`work.sgd.LocalSteps`); epochs replace steps."""
-        size = self.batch_size
         return {
             "lr": value_in_round(self.lr, t, fleet),
             "steps": 0 if self.local_epochs else self.local_steps,
             "epochs": self.local_epochs,
-            "batch_size": size if isinstance(size, int) else size.value(t, fleet.frame, fleet.examples),
+            "batch_size": self.batch_rows(t, fleet),
             "optimizer": self.optimizer,
             "momentum": self.momentum,
             "weight": self.weighting_by,
         }
+
+    def batch_rows(self, t: int, fleet: Door) -> int:
+        """Rows of a step in round t; 0 for all of a client's."""
+        size = self.batch_size
+        return size if isinstance(size, int) else size.value(t, fleet.frame, fleet.examples)
 
     def shares(self, cohort: Sequence[int], fleet: Door) -> NDArray[np.float64]:
         """a_i of every client asked: 1, or its number of examples."""

@@ -9,6 +9,7 @@ import typer
 import typer.core
 
 from polyfed.cli.data import data_app
+from polyfed.cli.delta_m import delta_m
 from polyfed.cli.flower import flower_app
 from polyfed.cli.gain import gain
 from polyfed.cli.listing import list_
@@ -29,6 +30,7 @@ app.command(name="list")(list_)
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 app.command()(gain)
+app.command(name="delta-m")(delta_m)
 
 
 def main() -> None:

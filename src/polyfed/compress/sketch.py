@@ -46,7 +46,8 @@ class Sketch(Compressor):
     """Count-sketch: `width` numbers an objective (256 where the model has them); sketches add up.
 
     Args:
-        width: of an objective's sketch, at most the parameters; the smaller of these and 256 if not given.
+        width: of an objective's sketch, at most the parameters; the smaller of these and 256 if not given. As many as
+            the parameters are sent as they are, exact.
     """
 
     width: Annotated[int, Setting(ge=1)] | None = None
@@ -63,7 +64,8 @@ class Sketch(Compressor):
         return {"S": gradient(f"M {self._buckets(d)}", by="heard")}
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
-        return {"S": sketch(H, self._buckets(H.shape[1]), keys[0])}
+        k, d = self._buckets(H.shape[1]), H.shape[1]
+        return {"S": H if k == d else sketch(H, k, keys[0])}  # as many numbers as there are: sent as they are
 
     def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         return arrays["S"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +79,7 @@ class Door(Around):
         rounds: how many rounds there will be.
         frame: how many models are trained together: the rounds in which each client meets each of them once.
         draw: from a round and a purpose to its clients, where a schedule decides.
+        always, never: clients that are in every round's cohort, and clients that are in none.
     """
 
     def __init__(
@@ -90,10 +91,12 @@ class Door(Around):
         rounds: int = 1,
         frame: int = 1,
         draw: Callable[[int, str], list[int]] | None = None,
+        always: Sequence[int] = (),
+        never: Sequence[int] = (),
     ) -> None:
         super().__init__(inner)
         self.problem, self.size, self.rounds, self.frame = problem, cohort, rounds, frame
-        self._draw = draw
+        self._draw, self._always, self._never = draw, always, never
         self.begin(0)
 
     @property
@@ -105,9 +108,10 @@ class Door(Around):
         return self.clock.round
 
     def begin(self, t: int) -> None:
-        """Start round t: exchanges are counted, and failures and participants listed, anew."""
+        """Start round t: exchanges are counted, and failures, participants and who trained listed, anew."""
         self.clock.begin(t)
         self.asked: dict[int, None] = {}
+        self.trained: list[tuple[list[int], Request]] = []
         self._begun = [(fleet, fleet.tree()) for fleet in layer_fleets(self)]
 
     def rewind(self) -> None:
@@ -126,11 +130,12 @@ class Door(Around):
         """Clients for a purpose in round t, in order of their numbers; only those that have examples.
 
         By default as many as a round has, drawn uniformly without replacement, or as the schedule says; with a size,
-        that many of all clients.
+        that many of all clients. Round 0 is none: it is for measuring, where nobody is left out.
         """
         if self._draw is not None and size is None:
             return [c for c in self._draw(t, purpose) if self.examples[c]]
-        return draw_cohort(self.examples, self.size if size is None else size, self.seed, purpose, t)
+        always, never = self._always if size is None else (), self._never if t else ()
+        return draw_cohort(self.examples, self.size if size is None else size, self.seed, purpose, t, always, never)
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
         if self.clock.layers.hide(works[request.work]):
@@ -161,6 +166,8 @@ class Door(Around):
         works[request.work].check(request.options)
         numbers = [int(client) for client in clients]
         self.asked.update(dict.fromkeys(numbers))
+        if works[request.work].local_model is not None:
+            self.trained.append((numbers, request))
         return numbers
 
     def _nobody(self, request: Request, clients: Ids, failed: Mapping[int, str]) -> str:
@@ -173,8 +180,23 @@ class Door(Around):
         return {name: value for fleet in reversed(layer_fleets(self)) for name, value in fleet.report().items()}
 
 
-def draw_cohort(examples: NDArray[np.int64], size: int, seed: int, purpose: str, t: int) -> list[int]:
-    """Clients drawn uniformly without replacement among those that have examples, in order of their numbers."""
+def draw_cohort(
+    examples: NDArray[np.int64],
+    size: int,
+    seed: int,
+    purpose: str,
+    t: int,
+    always: Sequence[int] = (),
+    never: Sequence[int] = (),
+) -> list[int]:
+    """Clients drawn uniformly without replacement among those that have examples, in order of their numbers.
+
+    always: clients that take part, the rest being drawn from the others; never: clients that do not.
+    """
+    if always or never:
+        first, others = [c for c in always if examples[c]], examples.copy()
+        others[[*always, *never]] = 0
+        return sorted([*first, *draw_cohort(others, size - len(first), seed, purpose, t)])
     able = None if examples.all() else np.flatnonzero(examples)
     there = len(examples) if able is None else len(able)
     k = min(size, there)

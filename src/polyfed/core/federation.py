@@ -78,6 +78,7 @@ class Federation:
         prepare: turns a raw batch of x into what the model takes; it may also load what x names.
         augment: then changes it at random, in training only, by a key.
         labels: the label of each row, where a picture of the split wants them.
+        minimiser: of the one objective, from what every row counts in it to x*, where data know it exactly.
     """
 
     x: Tensor
@@ -90,6 +91,7 @@ class Federation:
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor, Any], Tensor] | None = None
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
+    minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", _tensor(self.x))
@@ -251,7 +253,7 @@ class Federation:
         targets = {name: t[index] for name, t in self.targets.items()}
         return replace(
             self, x=self.x[index], targets=targets, train=Rows.of([np.arange(len(rows))]), valid=None, test=None,
-            holds={}, server=None, labels=None,
+            holds={}, server=None, labels=None, minimiser=None,
         )  # fmt: skip
 
 

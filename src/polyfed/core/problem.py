@@ -23,6 +23,12 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output, target.long(), reduction="none")
 
 
+def cross_entropy_of_sigmoid(output: Tensor, target: Tensor) -> Tensor:
+    """Softmax cross-entropy of sigmoid(output), as the multi-model paper's authors trained their logistic regressions:
+    its inputs lie in (0, 1), so it stays above log(1 + (classes - 1) / e)."""
+    return cross_entropy(output.sigmoid(), target)
+
+
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
     """1 where the largest logit is the right one."""
     return (output.argmax(-1) == target).to(output.dtype)
@@ -50,6 +56,17 @@ def absolute_error(output: Tensor, target: Tensor) -> Tensor:
     return (output - target.reshape(output.shape).to(output.dtype)).abs().reshape(len(output), -1).mean(1)
 
 
+def squared_error_of_classes(output: Tensor, target: Tensor) -> Tensor:
+    """Squared error of outputs (n, classes) from one-hot class numbers (n,), averaged over the classes."""
+    classes = torch.arange(output.shape[-1], device=output.device)
+    return squared_error(output, target.unsqueeze(-1) == classes)
+
+
+def nearest_accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """1 where the output is nearer to its label, 0 or 1, than to the other; the mean over an example's labels."""
+    return binary_accuracy(output - 0.5, target)
+
+
 @dataclass(frozen=True)
 class Metric:
     """A figure that people report, and whether more of it is better: only then is the worst client the worst.
@@ -71,6 +88,10 @@ LOSSES: dict[str, tuple[PerExample, dict[str, Metric]]] = {
     "cross-entropy": (cross_entropy, {"accuracy": Metric(accuracy, "higher")}),
     "binary": (binary_cross_entropy, {"accuracy": Metric(binary_accuracy, "higher")}),
     "squared": (squared_error, {"absolute_error": Metric(absolute_error, "lower")}),
+    "cross-entropy-of-sigmoid": (cross_entropy_of_sigmoid, {"accuracy": Metric(accuracy, "higher")}),
+}
+OF_CLASSES: dict[str, tuple[PerExample, dict[str, Metric]]] = {  # where the loss does not see classes by itself
+    "squared": (squared_error_of_classes, {"accuracy": Metric(accuracy, "higher")}),
 }
 
 
@@ -80,19 +101,28 @@ class Objective:
 
     Args:
         name: what outputs, targets and figures call it.
-        loss: 'cross-entropy', 'binary' or 'squared', which bring their metric along; or a function of (output, target)
-            that returns a vector with one entry per example, so that padding can be masked.
+        loss: 'cross-entropy', 'binary', 'squared' or 'cross-entropy-of-sigmoid', which bring their metric along; or a
+            function of (output, target) that returns a vector with one entry per example, so that padding can be
+            masked.
         metrics: by name, each a `polyfed.Metric`, which says whether more is better; those of a named loss if not
             given.
+        classes: how many there are, where targets are class numbers and the loss is 'squared': it then compares as
+            many outputs with one-hot targets.
     """
 
     name: str
     loss: str | PerExample
     metrics: Mapping[str, Metric] | None = None
+    classes: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise BadInput(f"Objective {self.name!r}: unknown loss {self.loss!r}.{nearest(self.loss, LOSSES)}")
+        if self.classes is not None and (self.classes < 2 or self.loss not in OF_CLASSES):
+            raise BadInput(
+                f"Objective {self.name!r}: classes should be 2 or more, beside the loss 'squared'; other losses need "
+                f"none. Found {self.classes} beside {self.loss!r}."
+            )
         for name, metric in (self.metrics or {}).items():
             if not isinstance(metric, Metric):
                 raise BadInput(
@@ -103,7 +133,8 @@ class Objective:
     @cached_property
     def measured(self) -> dict[str, Metric]:
         """Everything measured for this objective: the loss first, then the metrics."""
-        loss, metrics = LOSSES[self.loss] if isinstance(self.loss, str) else (self.loss, {})
+        named = OF_CLASSES if self.classes else LOSSES
+        loss, metrics = named[self.loss] if isinstance(self.loss, str) else (self.loss, {})
         return {"loss": Metric(loss, "lower"), **(metrics if self.metrics is None else self.metrics)}
 
     @cached_property

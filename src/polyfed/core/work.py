@@ -65,6 +65,8 @@ class Work:
         numbers: options, floats that a method may change every round, which may come as tensors, too.
         cost: from the options, a client's number of examples and of objectives held to the rows that gradients are
             taken on, each objective's counted: what simulated time charges. None for work without gradients.
+        local_model: from a client, the request and its options to the model and the buffers that the client's local
+            training ends with, for those who measure it; None for work without local training.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Work:
     measures: bool = False
     numbers: tuple[str, ...] = ()
     cost: Callable[[Any, int, int], float] | None = None
+    local_model: Callable[[Any, Request, Any], tuple[Tensor, Tensor]] | None = None
     _last: list[tuple[Options, Any, Fields] | None] = field(default_factory=lambda: [None], repr=False, compare=False)
 
     @property
@@ -141,12 +144,13 @@ def work(
     measures: bool = False,
     numbers: tuple[str, ...] = (),
     cost: Callable[[Any, int, int], float] | None = None,
+    local_model: Callable[[Any, Request, Any], tuple[Tensor, Tensor]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a work function under the name that requests call it by; the arguments are those of `Work`."""
 
     def add(do: Callable[..., Any]) -> Callable[..., Any]:
         schema = reply if callable(reply) else dict(reply)
-        works(name)(Work(name, do, schema, options, needs, state, measures, numbers, cost))
+        works(name)(Work(name, do, schema, options, needs, state, measures, numbers, cost, local_model))
         return do
 
     return add

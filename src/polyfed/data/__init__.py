@@ -28,6 +28,7 @@ class Dataset:
         labels: what label-skewed partitions go by (a composite label where there are several objectives).
         keys: natural owners of rows (user, sensor, ...), one number per row.
         prepare: turns a raw batch of x into the model's input, so that x can stay in the small type it is stored in.
+        minimiser: of the one objective, from what every row counts in it to x*, where it is known exactly.
     """
 
     x: NDArray[Any]
@@ -37,6 +38,7 @@ class Dataset:
     labels: NDArray[Any] | None = None
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     prepare: Callable[[Tensor], Tensor] | None = None
+    minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
 
     @property
     def rows(self) -> int:

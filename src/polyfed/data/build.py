@@ -89,6 +89,7 @@ def federate(
         holds=draw_holds(holds, len(rows), [o.name for o in dataset.objectives], generator(seed, "holds")),
         prepare=dataset.prepare,
         augment=_rotation(dataset, rotate) if rotate else None,
+        minimiser=dataset.minimiser,
     )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.federation import Index, Rows
 from polyfed.data import Dataset, partitions
-from polyfed.data.partition import Rng, Sigma, Sizes, Whole, codes, cut, deal, group, places, shares, weights
+from polyfed.data.partition import Rng, Sigma, Sizes, Whole, codes, cut, deal, dealt, group, places, shares, weights
 
 Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -44,12 +44,10 @@ def dirichlet(
     """
     label = labels_of(dataset, by)
     n = np.bincount(label)
-    total = clients * rows_per_client if rows_per_client else dataset.rows
-    if total > dataset.rows and not reuse:
-        raise BadInput(
-            f"clients x data.rows_per_client should be at most the {dataset.rows} rows. Found {total}; "
-            "data.reuse = true lets clients share rows."
-        )
+    if reuse and rows_per_client:
+        total = clients * rows_per_client
+    else:
+        total = dealt(dataset.rows, clients, rows_per_client, "data.reuse = true lets clients share rows")
     size = shares(total, weights(clients, sizes, sigma, rng))
     mix = rng.dirichlet(np.full(len(n), alpha), clients)
     if reuse:
@@ -130,7 +128,13 @@ def shards(
 
 @partitions("labels")
 def labels(
-    dataset: Dataset, *, rng: Rng, clients: Whole = 100, labels_per_client: Whole = 2, by: str | None = None
+    dataset: Dataset,
+    *,
+    rng: Rng,
+    clients: Whole = 100,
+    labels_per_client: Whole = 2,
+    by: str | None = None,
+    rows_per_client: Whole | None = None,
 ) -> Rows:
     """So many labels a client, every label equally often up to one and shared equally by those who have it.
 
@@ -138,6 +142,8 @@ def labels(
         clients: how many there are.
         labels_per_client: different labels of each client; clients together must have them all.
         by: the label to go by, a target or key of the data set; its own label if not given.
+        rows_per_client: rows of every client, as many of each of its labels up to one, the rest being nobody's: FMGDA
+            has 256 of at most two labels in its Figure 1; all rows if not given.
     """
     label = labels_of(dataset, by)
     n = np.bincount(label)
@@ -146,7 +152,12 @@ def labels(
             f"data.labels_per_client should lie between {-(-len(n) // clients)}, so that {clients} clients have all "
             f"{len(n)} labels, and {len(n)}. Found {labels_per_client}; data.by goes by another label."
         )
-    hands = _hands(clients, labels_per_client, len(n), rng).ravel()
+    hands = _hands(clients, labels_per_client, len(n), rng)
+    if rows_per_client:
+        counts = _fixed(hands, n, rows_per_client)
+        owner = np.repeat(np.tile(np.arange(clients), len(n)), counts.T.ravel())
+        return group(_first(by_label(label, rng), n, counts.sum(0)), owner, clients)
+    hands = hands.ravel()
     holders, held = np.argsort(hands, kind="stable") // labels_per_client, np.bincount(hands)
     rank = np.arange(len(label)) - np.repeat(np.cumsum(n) - n, n)  # a row's place among those of its label
     owner = holders[np.repeat(np.cumsum(held) - held, n) + rank % np.repeat(held, n)]
@@ -160,6 +171,19 @@ def _hands(clients: int, k: int, labels: int, rng: Rng) -> Index:
         hands[i] = np.lexsort((rng.random(labels), held))[:k]
         held[hands[i]] += 1
     return hands
+
+
+def _fixed(hands: Index, n: Index, rows: int) -> Index:
+    """Clients x labels: how many rows of each label, as many of every label in a client's hand up to one."""
+    clients, k = hands.shape
+    if rows < k:
+        raise BadInput(f"data.rows_per_client should be at least data.labels_per_client, {k}. Found {rows}.")
+    counts = np.zeros((clients, len(n)), dtype=np.int64)
+    counts[np.arange(clients)[:, None], hands] = rows // k + (np.arange(k) < rows % k)
+    if (counts.sum(0) > n).any():
+        most = k * int((n // np.bincount(hands.ravel())).min())
+        raise BadInput(f"data.rows_per_client should be so small that no label runs out: {most} will do. Found {rows}.")
+    return counts
 
 
 def by_label(label: Index, rng: Rng) -> Index:

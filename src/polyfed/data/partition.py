@@ -25,15 +25,26 @@ Sigma = Annotated[float, Field(gt=0, le=10)]  # at 10 one client has nearly ever
 
 
 @partitions("iid")
-def iid(dataset: Dataset, *, rng: Rng, clients: Whole = 100, sizes: Sizes = "equal", sigma: Sigma = 1.0) -> Rows:
+def iid(
+    dataset: Dataset,
+    *,
+    rng: Rng,
+    clients: Whole = 100,
+    sizes: Sizes = "equal",
+    sigma: Sigma = 1.0,
+    rows_per_client: Whole | None = None,
+) -> Rows:
     """Rows at random; sizes equal, or lognormal with spread sigma.
 
     Args:
         clients: how many there are.
         sizes: as many rows for every client, up to one ('equal'), or sizes drawn from a 'lognormal' law.
         sigma: the standard deviation of the logarithm of 'lognormal' sizes.
+        rows_per_client: rows of a client (a mean, if sizes differ), the rest being nobody's: a fixed n for every
+            client, as FMGDA (256 in its Figure 1) and the multi-model paper suppose; all rows if not given.
     """
-    return cut(rng.permutation(dataset.rows), shares(dataset.rows, weights(clients, sizes, sigma, rng)))
+    total = dealt(dataset.rows, clients, rows_per_client)
+    return cut(rng.permutation(dataset.rows)[:total], shares(total, weights(clients, sizes, sigma, rng)))
 
 
 @partitions("windows")
@@ -88,6 +99,14 @@ def _chosen(keys: Mapping[str, NDArray[Any]], key: str | None) -> NDArray[Any]:
     if key not in keys:
         raise BadInput(f"data.key should name what owns the rows. Found {key!r}.{nearest(key, keys)}")
     return keys[key]
+
+
+def dealt(rows: int, clients: int, rows_per_client: int | None, remedy: str = "use fewer of either") -> int:
+    """How many rows clients have together: so many each, or all of them."""
+    total = clients * rows_per_client if rows_per_client else rows
+    if total > rows:
+        raise BadInput(f"clients x data.rows_per_client should be at most the {rows} rows. Found {total}; {remedy}.")
+    return total
 
 
 def weights(clients: int, sizes: Sizes, sigma: float, rng: Rng) -> NDArray[np.float64]:

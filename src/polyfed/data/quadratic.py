@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -43,7 +44,8 @@ def quadratic(
     names = [f"f{s + 1}" for s in range(objectives)]
     targets = {name: _random(rng, examples, dim, condition) for name in names}
     x = np.zeros((examples, dim), dtype=np.float32)
-    return Dataset(x, targets, tuple(Objective(name, quadratic_loss, {}) for name in names))
+    known = partial(weighted_minimiser, targets["f1"]) if objectives == 1 else None  # of several, x* is no one point
+    return Dataset(x, targets, tuple(Objective(name, quadratic_loss, {}) for name in names), minimiser=known)
 
 
 def _random(rng: np.random.Generator, n: int, p: int, condition: float) -> NDArray[np.float64]:
@@ -61,3 +63,8 @@ def minimiser(targets: Mapping[str, NDArray[np.float64]], weights: Mapping[str, 
     p = int((np.sqrt(1 + 4 * total.size) - 1) / 2)
     solution: NDArray[np.float64] = np.linalg.solve(total[: p * p].reshape(p, p), total[p * p :])
     return solution
+
+
+def weighted_minimiser(target: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """argmin_w sum_j weights_j f_j(w), exactly."""
+    return minimiser({"f": (weights @ target)[None]}, {"f": 1.0})

@@ -1,6 +1,7 @@
-"""One learning task per owner of data, for MOCHA and its kind: Land Mine, School, Vehicle.
+"""One learning task per owner of data, for MOCHA and its kind: Land Mine, School, Vehicle, Google Glass.
 
-Each is one .npz with X (examples x features), y and task (the owner of each example).
+Each is one .npz with X (examples x features), y and task (the owner of each example), or one .mat with a cell of X and
+of Y for each task (`matlab.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from polyfed.core.problem import Objective
 from polyfed.data import Dataset
+from polyfed.data.matlab import cells
 from polyfed.data.store import File, Source, arrays, stored
 from polyfed.data.tables import standard
 
@@ -25,11 +27,21 @@ LANDMINE = _source(
     "LandmineData.mat (Xue et al. 2007) from github.com/daizhongxiang/Federated_Bayesian_Optimization",
 )
 SCHOOL = _source("school", "school", "school.npz", "data/school.mat from github.com/jiayuzhou/MALSAR")
-VEHICLE = _source(
+VEHICLE = Source(
     "vehicle",
     "vehicle_sensor",
-    "vehicle_subset.npz",
-    "data/vehicle (Duarte and Hu 2004) from github.com/litian96/ditto",
+    (File("vehicle.mat", other=("vehicle.npz",), lesser=("vehicle_subset.npz",)),),
+    "put vehicle.mat, whose cells X{t} and Y{t} are the rows and labels of sensor t, as github.com/litian96/ditto "
+    "reads it (Duarte and Hu 2004, www.ecs.umass.edu/~mduarte/Software.html), or save X, y and task with numpy.savez "
+    "as vehicle.npz, a part of the rows as vehicle_subset.npz,",
+)
+GLASS = Source(
+    "google-glass",
+    "google_glass",
+    (File("gleam.mat", other=("gleam.npz",)),),
+    "put gleam.mat, whose cells X{t} and Y{t} are the features and labels of participant t, as github.com/kenziyuliu/"
+    "private-cross-silo-fl reads it (Rahman et al. 2015, www.skleinberg.org/data/GLEAM.tar.gz), or save X, y and task "
+    "with numpy.savez as gleam.npz,",
 )
 
 
@@ -48,11 +60,27 @@ def landmine(*, standardise: bool = True) -> Dataset:
 def vehicle(*, standardise: bool = True) -> Dataset:
     """Which of two vehicles passes one of 23 sensors, 100 features; objective 'vehicle'; key 'sensor'.
 
+    The whole set, or the part of it that the repository of Ditto has.
+
     Args:
         standardise: features to mean 0 and variance 1 over all rows, but for columns of 0 and 1.
     """
     x, y, task = _read(VEHICLE, standardise)
     return _binary(x, y, "vehicle", {"sensor": task})
+
+
+@stored("google-glass", GLASS)
+def google_glass(*, standardise: bool = True) -> Dataset:
+    """Whether one of 38 people with Google Glass is eating, 180 features; objective 'eating'; key 'participant'.
+
+    GLEAM (Rahman et al. 2015): statistics, spectra and changes of the glasses' accelerometer, gyroscope and
+    magnetometer. We read the features, not the publisher's recordings: the MOCHA paper does not define them.
+
+    Args:
+        standardise: features to mean 0 and variance 1 over all rows, but for columns of 0 and 1.
+    """
+    x, y, task = _read(GLASS, standardise)
+    return _binary(x, y, "eating", {"participant": task})
 
 
 @stored("school", SCHOOL)
@@ -70,7 +98,8 @@ def school(*, standardise: bool = True) -> Dataset:
 def _read(source: Source, standardise: bool) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.int64]]:
     """X, y and task. Standardised, a column of X has mean 0 and variance 1 over all rows; indicators stay 0 and 1,
     or those of rare things would be large numbers."""
-    X, y, task = arrays(source.paths()[0], "X", "y", "task")
+    (path,) = source.paths()
+    X, y, task = cells(path) if path.suffix == ".mat" else arrays(path, "X", "y", "task")
     x = X.astype(np.float32)
     if standardise:
         numbers = ~np.isin(X, (0, 1)).all(0)

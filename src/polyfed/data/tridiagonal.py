@@ -22,7 +22,7 @@ from torch import Tensor
 
 from polyfed.core.problem import Metric, Objective
 from polyfed.data import Dataset, datasets
-from polyfed.data.quadratic import minimiser, quadratic_loss
+from polyfed.data.quadratic import minimiser, quadratic_loss, weighted_minimiser
 
 Matrix = NDArray[np.float64]
 
@@ -53,8 +53,9 @@ def tridiagonal(
     least = value(each.mean(0), minimiser({"f": each}, {"f": 1.0}))
     objective = Objective("f", quadratic_loss, {"excess": Metric(partial(excess, least=least), "lower")})
     owner = np.arange(users + 1)
+    known = partial(weighted_minimiser, target)
     x = np.zeros((users + 1, users * p + 1), dtype=np.float32)
-    return Dataset(x, {"f": target}, (objective,), train=users, keys={"user": owner})
+    return Dataset(x, {"f": target}, (objective,), train=users, keys={"user": owner}, minimiser=known)
 
 
 def chain(N: int, p: int, mu: float) -> Matrix:

@@ -22,7 +22,7 @@ from polyfed.core.layer import Layer, Layers, layer_name
 from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.settings import as_table, check, choose
-from polyfed.experiment.building import assemble, build_engine, check_algorithm
+from polyfed.experiment.building import assemble, build_engine, check_algorithm, drawn_keys
 from polyfed.experiment.schema import Evaluate, Top
 from polyfed.layers import layers as layer_registry
 from polyfed.run.callbacks import Callback
@@ -40,6 +40,8 @@ def train(
     *,
     rounds: int = 100,
     cohort: int | float | str = "all",
+    cohort_always: Sequence[int] = (),
+    cohort_never: Sequence[int] = (),
     seed: int = 0,
     engine: str | Mapping[str, Any] | Callable[..., Engine] = "local",
     evaluate: Mapping[str, Any] | None = None,
@@ -56,6 +58,8 @@ def train(
         algorithm: the method: `polyfed.FedCMOO(lr=0.1)`, a name ('fedcmoo'), or a dict with a name and settings.
         rounds: how many rounds.
         cohort: clients a round, a number, a fraction below 1, or 'all'.
+        cohort_always: clients that take part in every round; the rest of a cohort is drawn from the others.
+        cohort_never: clients that take part in no round; they are evaluated like the others.
         seed: same seed, same model.
         engine: where clients work: a name, a dict with a name and settings, {'name': 'local', 'workers': 2}, or a
             subclass of `polyfed.Engine`.
@@ -68,7 +72,7 @@ def train(
     Returns:
         The trained module, one line of metrics a round, the run's directory, and a summary.
     """
-    settings = RunSettings.of(rounds, cohort, seed, engine, evaluate)
+    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate)
     method = check_algorithm(_chosen(algorithm))
     if method.pooled:
         federation, settings.top.cohort = federation.pooled(), "all"
@@ -82,6 +86,8 @@ def train_many(
     *,
     rounds: int = 100,
     cohort: int | float | str = "all",
+    cohort_always: Sequence[int] = (),
+    cohort_never: Sequence[int] = (),
     seed: int = 0,
     engine: str | Mapping[str, Any] | Callable[..., Engine] = "local",
     evaluate: Mapping[str, Any] | None = None,
@@ -95,13 +101,14 @@ def train_many(
     Args:
         algorithm: the models, their methods, and the schedule by which they share the clients.
         federations: each model's data by its name, or one that serves all of them.
-        rounds, seed, engine, evaluate, layers, callbacks, out, resume: as in `polyfed.train`.
+        rounds, cohort_always, cohort_never, seed, engine, evaluate, layers, callbacks, out, resume: as in
+            `polyfed.train`.
         cohort: clients a round, of all models together.
 
     Returns:
         As `polyfed.train`; the model is an `nn.ModuleDict`.
     """
-    settings = RunSettings.of(rounds, cohort, seed, engine, evaluate)
+    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate)
     data = dict.fromkeys(algorithm.models, federations) if isinstance(federations, Federation) else dict(federations)
     if set(data) != set(algorithm.models):
         raise BadInput(f"Each model needs a federation. Found {sorted(data)} for {sorted(algorithm.models)}.")
@@ -126,12 +133,15 @@ class RunSettings:
         cls,
         rounds: int,
         cohort: int | float | str,
+        cohort_always: Sequence[int],
+        cohort_never: Sequence[int],
         seed: int,
         engine: str | Mapping[str, Any] | Callable[..., Engine],
         evaluate: Mapping[str, Any] | None,
     ) -> RunSettings:
         given = {"rounds": rounds, "seed": seed, "cohort": cohort}
-        numbers: Any = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
+        numbers: Any = {name: _number(v) for name, v in given.items()}
+        numbers |= {"cohort_always": [*map(_number, cohort_always)], "cohort_never": [*map(_number, cohort_never)]}
         if callable(engine):
             engine = engines.name_of(engine)
         if not isinstance(engine, str | Mapping):
@@ -154,20 +164,27 @@ class RunSettings:
         told = tuple(choose(callback_registry, one, "callbacks", Callback) for one in callbacks)
         top = self.top
         return assemble(
-            "python", parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, evaluate=self.evaluate,
-            engine=self.engine, engine_name=self.engine_table["name"], layers=around, callbacks=told,
+            "python", parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, always=top.cohort_always,
+            never=top.cohort_never, evaluate=self.evaluate, engine=self.engine, engine_name=self.engine_table["name"],
+            layers=around, callbacks=told,
         )  # fmt: skip
 
     def carry_out(self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool) -> Result:
         """Begin the run, or go on with it."""
         top, path = self.top, None if out is None else Path(out)
         settings: dict[str, Any] = {"python": True, "rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
+        settings |= drawn_keys(top)
         if plan.layers.listed:
             settings["layers"] = [{"name": layer_name(layer), **_fields(layer)} for layer in plan.layers.listed]
         settings |= {"engine": self.engine_table, **more}
         if resume and path is not None and (path / "experiment.toml").is_file():
             return execute(plan, check_same_settings(RunDirectory.open(path), settings))
         return execute(plan, RunDirectory.create(path, plan.title, settings))
+
+
+def _number(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _chosen(algorithm: Any) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,32 +24,46 @@ from polyfed.core.settings import Settings, arguments, build, check
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.engines import engines
+from polyfed.experiment.objectives import Losses, check_names, read_losses, with_losses
 from polyfed.experiment.schema import NAMES, Evaluate, Model, ModelTable, ScheduleTable, Top
 from polyfed.layers import layers as layer_registry
 from polyfed.models import models
 from polyfed.run.callbacks import Callback, callbacks
-from polyfed.run.plan import Plan, check_parts, one_part, pool_size
+from polyfed.run.optimum import KNOWN, optima
+from polyfed.run.plan import Plan, check_parts, check_splits, one_part, pool_size
 
 Loaded = dict[str, tuple[Dataset, Federation, Settings]]
 
 
-def plan(name: str, settings: Settings) -> tuple[Plan, Settings]:
-    """Check and build everything; the settings come back with every default filled in."""
+def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] | None = None) -> tuple[Plan, Settings]:
+    """Check and build everything; the settings come back with every default filled in.
+
+    whole: false where only some of an experiment's models are trained: [objectives] may then name others' objectives.
+    only: the objectives that the one model is trained for, where not for all of the data set's.
+    """
     top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
     evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
+    if isinstance(evaluate.optimum, str) and evaluate.optimum != KNOWN:
+        evaluate.optimum = str(Path(evaluate.optimum).resolve())  # for those who resume it elsewhere
     engine, engine_table = build_engine(top.engine)
-    build_parts = _several if top.models else _one
-    parts, schedule, tables = build_parts(top)
+    losses = read_losses(top.objectives)
+    build_parts = _several if top.models else partial(_one, only=only)
+    parts, schedule, tables = build_parts(top, losses)
+    if whole and only is None:
+        check_names(losses, {o for part in parts.values() for o in part.problem.names})
     layers, layer_tables = build_layers(top)
     told, told_tables = _build_list(callbacks, top.callbacks, "callbacks", Callback)
     made = assemble(
-        name, parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, evaluate=evaluate.model_dump(),
-        engine=engine, engine_name=engine_table["name"], layers=layers, callbacks=tuple(told),
+        name, parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, always=top.cohort_always,
+        never=top.cohort_never, evaluate=evaluate.model_dump(), engine=engine, engine_name=engine_table["name"],
+        layers=layers, callbacks=tuple(told),
     )  # fmt: skip
-    head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
+    head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort, **drawn_keys(top)}
+    tables |= {"objectives": top.objectives} if top.objectives else {}
     lists = {"callbacks": told_tables} if told_tables else {}
     return made, {
-        **head, **layer_tables, **lists, "engine": engine_table, "evaluate": evaluate.model_dump(), **tables,
+        **head, **layer_tables, **lists, "engine": engine_table, "evaluate": evaluate.model_dump(exclude_none=True),
+        **tables,
     }  # fmt: skip
 
 
@@ -60,6 +75,8 @@ def assemble(
     rounds: int,
     seed: int,
     cohort: int | float | str,
+    always: Sequence[int],
+    never: Sequence[int],
     evaluate: Mapping[str, Any],
     engine: partial[Engine],
     engine_name: str,
@@ -67,17 +84,21 @@ def assemble(
     callbacks: tuple[Callback, ...],
 ) -> Plan:
     """The plan of checked parts: for experiments, `train` and `train_many` alike."""
-    size = cohort_size(cohort, pool_size(parts))
+    size = cohort_size(cohort, pool_size(parts), always, never)
     check_parts(parts, layers, size, schedule)
+    check_splits(parts, evaluate.get("splits", ()))
+    if evaluate.get("optimum") is not None:
+        evaluate = {**evaluate, "optimum": optima(evaluate["optimum"], parts)}
     method = parts[""].algorithm if schedule is None else None
     return Plan(
         name=name, title=schedule.name if schedule is not None else "" if method is None else method.title,
         engine_name=engine_name, parts=parts, engine=engine, rounds=rounds, seed=seed, cohort=size, evaluate=evaluate,
-        layers=layers, callbacks=callbacks, schedule=schedule,
+        layers=layers, callbacks=callbacks, schedule=schedule, always=tuple(sorted({*always})),
+        never=tuple(sorted({*never})),
     )  # fmt: skip
 
 
-def _one(top: Top) -> tuple[dict[str, Part], None, Settings]:
+def _one(top: Top, losses: Losses, only: list[str] | None = None) -> tuple[dict[str, Part], None, Settings]:
     """One model: [data], [model], [algorithm]."""
     if top.schedule:
         raise BadInput("[schedule] shares the clients out among models: give them as [models.NAME]. Found none.")
@@ -85,7 +106,8 @@ def _one(top: Top) -> tuple[dict[str, Part], None, Settings]:
     dataset, federation, data_table = build_data({"name": NAMES["data"], **top.data}, top.seed)
     if algorithm.pooled:
         federation, top.cohort = federation.pooled(), "all"
-    problem, model_table = build_problem(top.model, dataset, top.seed)
+    dataset, federation = _chosen(dataset, federation, only)
+    problem, model_table = build_problem(top.model, with_losses(dataset, losses), top.seed)
     tables = {"data": data_table, "model": model_table, "algorithm": algorithm_table}
     return one_part(problem, federation, algorithm), None, tables
 
@@ -93,7 +115,7 @@ def _one(top: Top) -> tuple[dict[str, Part], None, Settings]:
 # several models: each has its own tables; what it leaves out is the experiment's, unless it names something else
 
 
-def _several(top: Top) -> tuple[dict[str, Part], MultiModel, Settings]:
+def _several(top: Top, losses: Losses) -> tuple[dict[str, Part], MultiModel, Settings]:
     """Every model's part and resolved table; models on the same data share it."""
     schedule: ScheduleTable = check(lambda: ScheduleTable(**top.schedule), top.schedule, "schedule", ["name"])
     _ = schedules[schedule.name]
@@ -102,7 +124,7 @@ def _several(top: Top) -> tuple[dict[str, Part], MultiModel, Settings]:
     loaded: Loaded = {}
     for name, table in expanded(top.models).items():
         try:
-            parts[name], tables[name] = _model(table, top, loaded)
+            parts[name], tables[name] = _model(table, top, losses, loaded)
         except BadInput as error:
             raise BadInput(f"Model {name!r}: {error}") from error
     methods = {m: (part.problem, part.algorithm) for m, part in parts.items() if part.algorithm is not None}
@@ -123,14 +145,15 @@ def expanded(models: Mapping[str, Any]) -> dict[str, ModelTable]:
     return found
 
 
-def _model(table: ModelTable, top: Top, loaded: Loaded) -> tuple[Part, Settings]:
+def _model(table: ModelTable, top: Top, losses: Losses, loaded: Loaded) -> tuple[Part, Settings]:
     seed = top.seed if table.seed is None else table.seed
     data = {"name": NAMES["data"], **_inherited(table.data, top.data, "data")}
     key = json.dumps([seed, data], sort_keys=True, default=str)
     if key not in loaded:
         loaded[key] = build_data(data, seed)
     dataset, federation, data_table = loaded[key]
-    some = _chosen(dataset, table.objectives)
+    dataset, federation = _chosen(dataset, federation, table.objectives)
+    some = with_losses(dataset, losses)
     problem, model_table = build_problem(_inherited(table.model, top.model, "model"), some, seed)
     algorithm, algorithm_table = build_algorithm(_inherited(table.algorithm, top.algorithm, "algorithm"))
     own = {} if table.objectives is None else {"objectives": table.objectives}
@@ -144,15 +167,16 @@ def _inherited(own: Settings, top: Settings, kind: str) -> Settings:
     return {**top, **own} if own.get("name", general) == general else own
 
 
-def _chosen(dataset: Dataset, names: list[str] | None) -> Dataset:
-    """The data set with some of its objectives only."""
+def _chosen(dataset: Dataset, federation: Federation, names: list[str] | None) -> tuple[Dataset, Federation]:
+    """The data set with some of its objectives only, and what is said of who holds them."""
     if names is None:
-        return dataset
+        return dataset, federation
     known = {o.name: o for o in dataset.objectives}
     for name in names:
         if name not in known:
             raise BadInput(f"'objectives' names {name!r}, which the data set does not have.{nearest(name, known)}")
-    return replace(dataset, objectives=tuple(known[name] for name in names))
+    holds = {name: column for name, column in federation.holds.items() if name in names}
+    return replace(dataset, objectives=tuple(known[name] for name in names)), replace(federation, holds=holds)
 
 
 # layers and callbacks
@@ -186,14 +210,35 @@ def _build_list(registry: Any, tables: list[Settings], path: str, kind: type[Any
     return [thing for thing, _ in made], [table for _, table in made]
 
 
-def cohort_size(cohort: int | float | str, clients: int) -> int:
-    """Clients a round, from a number, a fraction below 1, or 'all'."""
+def drawn_keys(top: Top) -> Settings:
+    """cohort_always and cohort_never, where they are given."""
+    return {key: value for key in ("cohort_always", "cohort_never") if (value := getattr(top, key))}
+
+
+def cohort_size(cohort: int | float | str, clients: int, always: Sequence[int] = (), never: Sequence[int] = ()) -> int:
+    """Clients a round, from a number, a fraction below 1, or 'all'; with room for those who always take part."""
+    for key, some in (("cohort_always", always), ("cohort_never", never)):
+        if any(client >= clients for client in some):
+            raise BadInput(f"{key} should be numbers below the number of clients, {clients}. Found {list(some)}.")
+    if both := {*always} & {*never}:
+        raise BadInput(f"A client is in cohort_always or in cohort_never. Found {sorted(both)} in both.")
+    there = clients - len({*never})
+    if not there:
+        raise BadInput(f"cohort_never should leave somebody to train. Found all {clients} clients.")
+    size = _size(cohort, clients, there)
+    if size > there:
+        whom = f"clients not in cohort_never, {there}" if never else f"clients, {clients}"
+        raise BadInput(f"cohort should be at most the number of {whom}. Found {cohort}.")
+    if len({*always}) > size:
+        raise BadInput(f"cohort_always should name no more clients than a cohort has, {size}. Found {list(always)}.")
+    return size
+
+
+def _size(cohort: int | float | str, clients: int, there: int) -> int:
     if cohort == "all":
-        return clients
+        return there
     if isinstance(cohort, float) and cohort < 1:
-        return max(1, round(cohort * clients))
-    if int(cohort) > clients:
-        raise BadInput(f"cohort should be at most the number of clients, {clients}. Found {cohort}.")
+        return min(there, max(1, round(cohort * clients)))
     return int(cohort)
 
 

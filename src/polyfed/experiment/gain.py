@@ -25,8 +25,8 @@ from polyfed.experiment.building import plan
 from polyfed.run.callbacks import Callback, RunView
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
+from polyfed.run.plan import Plan
 
-RISING = ("accuracy",)  # of these more is better
 PATIENCE = 2  # a run of M models ends after so many times M T_1 rounds: a gain below a half is no longer measured
 
 
@@ -40,20 +40,27 @@ class Watch(Callback):
     last: dict[str, float] = field(default_factory=dict)
 
     def on_evaluation(self, run: RunView, line: Mapping[str, Any]) -> None:
-        self.last = values(line, self.metric)
+        rising = more_is_better(run.plan, self.metric)
+        self.last = values(line, self.metric, rising)
         for model, target in self.targets.items():
-            if model not in self.hits and reached(self.last[model], target, self.metric):
+            value = self.last[model]
+            if model not in self.hits and (value >= target if rising[model] else value <= target):
                 self.hits[model] = int(line["round"])
         if len(self.hits) == len(self.targets) > 0:
             run.stop()
 
 
-def reached(value: float, target: float, metric: str) -> bool:
-    return value >= target if metric in RISING else value <= target
+def more_is_better(plan: Plan, metric: str) -> dict[str, bool]:
+    """Whether more of a metric is better, for each model; 'gap' is no metric of an objective, and less is better."""
+    every = {model: [o.measured.get(metric) for o in part.problem.objectives] for model, part in plan.parts.items()}
+    return {model: any(m is not None and m.better == "higher" for m in some) for model, some in every.items()}
 
 
-def values(line: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """A metric of each model in a line of metrics, over its objectives the worst; 'gap' is log10 of the excess (10)."""
+def values(line: Mapping[str, Any], metric: str, rising: Mapping[str, bool]) -> dict[str, float]:
+    """A metric of each model in a line of metrics, over its objectives the worst; 'gap' is log10 of the excess (10).
+
+    rising: for each model, whether more is better.
+    """
     found: dict[str, list[float]] = {}
     for name, row in line["metrics"].items():
         table = {**row, "loss": line["losses"][name]}
@@ -62,8 +69,7 @@ def values(line: Mapping[str, Any], metric: str) -> dict[str, float]:
         if table.get(metric) is None:
             raise BadInput(f"{name!r} has no finite metric {metric!r}.{nearest(metric, table)}")
         found.setdefault(name.partition("/")[0], []).append(table[metric])
-    worst = min if metric in RISING else max
-    return {model: worst(row) for model, row in found.items()}
+    return {model: min(row) if rising[model] else max(row) for model, row in found.items()}
 
 
 def measure(
@@ -142,7 +148,8 @@ def _together(
 def _watched(settings: Settings, models: Mapping[str, str], schedule: str, rounds: int, watch: Watch) -> Watch:
     """A run of these models, in a directory that does not stay."""
     tables = {name: bases(settings)[base] for name, base in models.items()}
-    made, _ = plan("gain", {**settings, "rounds": rounds, "schedule": {"name": schedule}, "models": tables})
+    some = {**settings, "rounds": rounds, "schedule": {"name": schedule}, "models": tables}
+    made, _ = plan("gain", some, whole=set(models.values()) == set(bases(settings)))
     with tempfile.TemporaryDirectory() as folder:
         execute(replace(made, callbacks=(watch,)), RunDirectory.create(Path(folder) / "run", "gain", {}))
     return watch

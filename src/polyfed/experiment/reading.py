@@ -33,6 +33,7 @@ def read(source: str) -> tuple[str, Settings]:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{source} is not valid TOML: {error}.") from error
     add_import_folder(folder(source))
+    _find_optimum(settings.get("evaluate"), folder(source))
     add_import_folder(settings.pop("folder", ""))  # in the copy that a run keeps
     return str(settings.pop("name", path.stem)), settings
 
@@ -40,6 +41,12 @@ def read(source: str) -> tuple[str, Settings]:
 def folder(source: str) -> str:
     """Where an experiment's own functions may lie: beside its file."""
     return "" if source in builtin() else str(Path(source).parent.resolve())
+
+
+def _find_optimum(evaluate: Any, folder: str) -> None:
+    """A model file that an experiment names lies beside it, unless its path is absolute."""
+    if isinstance(evaluate, dict) and isinstance(path := evaluate.get("optimum"), str) and path != "known":
+        evaluate["optimum"] = str(Path(folder, path))
 
 
 def without_name(table: Any) -> Settings:

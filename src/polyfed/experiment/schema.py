@@ -22,17 +22,24 @@ def _clients(value: Any) -> Any:
 
 Cohort = Annotated[Whole | Fraction | Literal["all"], BeforeValidator(_clients)]
 
+Client = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedcmoo", "engine": "local", "attacks": "misreport"}
 
 
 class Top(Table):
-    """The keys of an experiment."""
+    """The keys of an experiment.
+
+    cohort_always, cohort_never: clients that take part in every round, and clients that take part in none.
+    """
 
     rounds: Whole = 100
     seed: Seed = 0
     cohort: Cohort = 10
+    cohort_always: list[Client] = Field(default_factory=list)
+    cohort_never: list[Client] = Field(default_factory=list)
     data: Settings = Field(default_factory=dict)
     model: Settings = Field(default_factory=dict)
+    objectives: dict[str, Settings] = Field(default_factory=dict)
     algorithm: Settings = Field(default_factory=dict)
     engine: Settings = Field(default_factory=dict)
     evaluate: Settings = Field(default_factory=dict)
@@ -46,7 +53,11 @@ class Top(Table):
 
 
 class Evaluate(Table):
-    """every: rounds between evaluations; the others: what else is measured, by asking clients, and how often."""
+    """every: rounds between evaluations; the others: what else is measured, by asking clients, and how often.
+
+    splits: whose losses and metrics are logged besides; optimum: x*, the path of a model file or 'known', from Python
+    also a tensor or a state dict.
+    """
 
     every: Whole = 1
     clients: bool = False
@@ -54,6 +65,15 @@ class Evaluate(Table):
     stationarity: Annotated[int, Field(ge=0)] = 0
     own_stationarity: Annotated[int, Field(ge=0)] = 0
     client_stationarity: Annotated[int, Field(ge=0)] = 0
+    progress: Annotated[int, Field(ge=0)] = 0
+    splits: list[Literal["train", "valid", "test"]] = Field(default_factory=list)
+    optimum: Any = None
+
+
+class ObjectiveTable(Table):
+    """[objectives.NAME]: loss: by name, in place of the data set's."""
+
+    loss: str
 
 
 class Model(Table):

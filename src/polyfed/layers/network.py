@@ -14,17 +14,25 @@ ours, each of which a setting can replace:
 The clock is a phone's core of about 2009-2013, 1e9 operations a second. Operations count d: a step on one row of a
 linear task takes 4 d (a product and an update), a gradient of a network on one row 6 d (forward, backward), for every
 objective whose gradient is taken apart: each work says on how many rows it takes some.
+
+Section 5.3 of the paper instead scales communication relative to computation by one, two or three orders of magnitude.
+With `communication = c` a number that travels, down or up, takes as long as c operations; bandwidth is out of it:
+
+    Time(h, t) = (FLOPs(h, t) + c numbers(h, t)) / clock rate + latency, 0 unless given
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
+from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.layer import Layer, Stage, layers
 from polyfed.core.messages import Reply, Request, size
+from polyfed.core.part import Parts
 from polyfed.core.settings import NotNegative, Positive, settings
 from polyfed.core.work import works
 
@@ -47,6 +55,8 @@ class Network(Layer):
         clock: operations a second.
         down, up: bytes a second, in place of the network's.
         latency: seconds, in place of the network's.
+        communication: operations that one number on its way costs, in place of bandwidth and latency: 10, 100 or 1000
+            are MOCHA's orders of magnitude; the name does not matter then.
     """
 
     stage: ClassVar[Stage] = "transport"
@@ -56,8 +66,18 @@ class Network(Layer):
     down: Positive | None = None
     up: Positive | None = None
     latency: NotNegative | None = None
+    communication: Positive | None = None
+
+    def check(self, parts: Parts, clients: int) -> None:
+        if self.communication is not None and (self.down is not None or self.up is not None):
+            raise BadInput(
+                "network.communication takes the place of network.down and network.up. "
+                f"Found communication = {self.communication:g} beside one of them; leave one way out."
+            )
 
     def fleet(self, inner: PartFleet) -> PartFleet:
+        if self.communication is not None:
+            return Relative(inner, clock=self.clock, communication=self.communication, latency=self.latency or 0.0)
         given = self.down, self.up, self.latency
         down, up, latency = (
             own if own is not None else known for own, known in zip(given, KINDS[self.kind], strict=True)
@@ -100,11 +120,15 @@ class Timed(Around):
                 self._d = model.shape[-1]
 
     def _time(self, request: Request, place: int, client: int, stack: Stack | None, i: int) -> float:
-        clock, down, up, latency = self._figures
         row = request.row(place)
-        sent = size(row.head(), row.arrays())
-        got = 0 if stack is None else Reply({name: a[i] for name, a in stack.arrays.items()}).nbytes
-        return self._flops(row, client, stack, i) / clock + sent / down + got / up + latency
+        reply = None if stack is None else Reply({name: a[i] for name, a in stack.arrays.items()})
+        return self._cost(self._flops(row, client, stack, i), row, reply)
+
+    def _cost(self, flops: float, row: Request, reply: Reply | None) -> float:
+        """Equation 30; a node that did not answer has sent nothing."""
+        clock, down, up, latency = self._figures
+        got = 0 if reply is None else reply.nbytes
+        return flops / clock + size(row.head(), row.arrays()) / down + got / up + latency
 
     def _flops(self, row: Request, client: int, stack: Stack | None, i: int) -> float:
         """A node with a budget is waited for as long as its budget takes: a global clock cycle (section 3.4)."""
@@ -116,3 +140,17 @@ class Timed(Around):
             return 0.0
         n, held = int(self.examples[client]), int(self.holds[client].sum())
         return NETWORK * self._d * work.cost(work.parse(row.options), n, held)
+
+
+class Relative(Timed):
+    """Communication counted in operations: `communication` of them for a number on its way (section 5.3)."""
+
+    def __init__(self, inner: PartFleet, *, clock: float, communication: float, latency: float) -> None:
+        super().__init__(inner, clock=clock, down=math.inf, up=math.inf, latency=latency)
+        self._communication = communication
+
+    def _cost(self, flops: float, row: Request, reply: Reply | None) -> float:
+        clock, _, _, latency = self._figures
+        travel = [*row.shared.values(), *row.each.values(), *(() if reply is None else reply.arrays.values())]
+        numbers = sum(int(array.numel()) for array in travel)
+        return (flops + self._communication * numbers) / clock + latency

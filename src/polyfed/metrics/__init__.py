@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyfed.core.errors import BadInput
 
 Better = Literal["higher", "lower"]
-__all__ = ["delta_m", "hypervolume", "improved_share", "nrmse", "spread"]
+__all__ = ["delta_m", "hypervolume", "improved_share", "nrmse", "spread", "weighted_mean"]
 
 
 def delta_m(
@@ -28,6 +28,8 @@ def delta_m(
     """
     if set(values) != set(alone):
         raise BadInput(f"Delta_M compares the same objectives. Found {sorted(values)} and {sorted(alone)}.")
+    if zero := next((name for name in alone if not alone[name]), None):
+        raise BadInput(f"Delta_M divides by the value alone, which should not be 0. Found 0 for {zero!r}.")
     sign = {name: -1.0 if (better if isinstance(better, str) else better[name]) == "higher" else 1.0 for name in values}
     return float(np.mean([sign[name] * (values[name] - alone[name]) / alone[name] for name in values]))
 
@@ -52,6 +54,17 @@ def spread(values: ArrayLike, *, high_is_bad: bool = False) -> dict[str, float]:
         "worst_5": worst(0.05),
         "worst_10": worst(0.1),
     }
+
+
+def weighted_mean(values: ArrayLike, weights: ArrayLike) -> float:
+    """sum_i w_i v_i / sum_i w_i; NaN where all weights are 0.
+
+    Args:
+        values: one a client.
+        weights: what each of them counts: its examples, or the rounds it has taken part in.
+    """
+    v, w = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
+    return float(v @ w / w.sum()) if w.any() else float("nan")
 
 
 def nrmse(truth: ArrayLike, estimate: ArrayLike) -> float:

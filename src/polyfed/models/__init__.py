@@ -29,11 +29,11 @@ class Headed(nn.Module):
 
 def widths(dataset: Dataset) -> dict[str, int]:
     """How many outputs each objective needs: its classes, or the columns of its target."""
-    return {o.name: _width(o.loss, dataset.targets[o.name]) for o in dataset.objectives}
+    return {o.name: o.classes or _width(o.loss, dataset.targets[o.name]) for o in dataset.objectives}
 
 
 def _width(loss: object, target: np.ndarray) -> int:
-    if loss == "cross-entropy":
+    if loss in ("cross-entropy", "cross-entropy-of-sigmoid"):
         return int(target.max()) + 1
     if loss in ("binary", "squared"):
         return 1 if target.ndim == 1 else int(target.shape[1])

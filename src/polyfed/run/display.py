@@ -53,11 +53,14 @@ def show(summary: Mapping[str, Any]) -> None:
         title=f"{summary['algorithm']}, {summary['rounds']} rounds, seed {summary['seed']}", title_justify="left"
     )
     metrics = list(dict.fromkeys(name for row in summary["objectives"].values() for name in row))
-    table.add_column("objective")
+    split = summary.get("split")  # which rows the figures are of; runs of before do not say
+    table.add_column(f"objective, on {split} data" if isinstance(split, str) else "objective")
     for name in metrics:
         table.add_column(name.replace("_", " "), justify="right")
     for objective, row in summary["objectives"].items():
-        table.add_row(objective, *(_number(name, row.get(name)) for name in metrics))
+        own = split[objective.partition("/")[0]] if isinstance(split, Mapping) else ""
+        label = f"{objective}, on {own} data" if own else objective
+        table.add_row(label, *(_number(name, row.get(name)) for name in metrics))
     console.print(table)
     up, down = decimal(summary["bytes_up"]), decimal(summary["bytes_down"])
     console.print(f"{summary['seconds']:.1f} s on engine {summary['engine']}; {up} up, {down} down", end="")

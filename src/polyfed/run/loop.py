@@ -34,7 +34,7 @@ from polyfed.run.plan import Plan, qualified_weight
 from polyfed.run.process import interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
-BY_OBJECTIVE = ("losses", "metrics", "clients")  # tables with a row per objective
+BY_OBJECTIVE = ("losses", "metrics", "clients", "progress")  # tables with a row per objective
 States = Mapping[str, State]  # by part
 OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
 
@@ -81,13 +81,14 @@ def open_doors(plan: Plan, engine: Engine, meter: Metered) -> tuple[dict[str, Do
     pool = None
     if plan.schedule is not None:
         examples = np.sum([engine.population[name].examples for name in plan.parts], axis=0)
-        pool = ClientPool(plan.schedule.assign, len(plan.parts), examples, plan.cohort, plan.seed)
+        who = plan.always, plan.never
+        pool = ClientPool(plan.schedule.assign, len(plan.parts), examples, plan.cohort, plan.seed, *who)
     doors = {}
     for place, (name, part) in enumerate(plan.parts.items()):
         view = PartView(meter, name, engine.population[name], Clock(plan.seed, plan.layers))
         doors[name] = Door(
             plan.layers.fleet(view), part.problem, cohort=plan.cohort, rounds=plan.rounds, frame=len(plan.parts),
-            draw=None if pool is None else partial(pool.group, place),
+            draw=None if pool is None else partial(pool.group, place), always=plan.always, never=plan.never,
         )  # fmt: skip
     return doors, pool
 
@@ -100,7 +101,7 @@ class _Loop:
         self.doors, pool = open_doors(plan, engine, self.meter)
         self.together = None if pool is None else MultiModelRound(self.methods, self.doors, pool)
         self.evaluations = {
-            m: Evaluation(p.problem, p.federation, **plan.evaluate, weighting=_counts_by(p.algorithm))
+            m: Evaluation(p.problem, p.federation, **_of_part(plan.evaluate, m), weighting=_counts_by(p.algorithm))
             for m, p in plan.parts.items()
         }
         self.done = False
@@ -142,7 +143,8 @@ class _Loop:
         else:
             t, tree = found
             states = {"": tree["state"]} if self.plan.schedule is None else tree["state"]["models"]
-        self.directory.rewind(t)
+        for line in self.directory.rewind(t):
+            self._note_participants(line)
         self.engine.load(self._by_part(tree.get("clients", {})))
         folded, layers = self._by_part(tree.get("folded", {})), self._by_part(tree.get("layers", {}))
         for name, door in self.doors.items():
@@ -188,6 +190,7 @@ class _Loop:
         line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
         _add(line, {**more, **self._named(found)})
         _add(line, self._named({name: door.report() for name, door in self.doors.items()}))
+        self._note_participants(line)
         line |= self._measured(t, before, states, line, {m: own.get("weights") for m, own in found.items()})
         line["evaluation_bytes"] = self.meter.measuring - measuring
         line["failures"] = [
@@ -198,6 +201,11 @@ class _Loop:
         line["seconds"] = time.perf_counter() - start
         self._finish_round(t, states, line)
         return states
+
+    def _note_participants(self, line: Mapping[str, Any]) -> None:
+        """Who took part in a round, as its line says: of several models, each one's group."""
+        for m, evaluation in self.evaluations.items():
+            evaluation.took_part(line["groups"][m] if "groups" in line else line.get("cohort", ()))
 
     def _trained(self, t: int, states: States) -> tuple[States, dict[str, Any], dict[str, Any]]:
         """Every part's next state, what its method logs, and who trained what where a schedule decides."""
@@ -251,6 +259,8 @@ class _Loop:
             for key, value in figures.items():
                 if isinstance(value, Tensor) and value.shape == (len(names),):
                     row: Any = {qualified(m, n): v for n, v in zip(names, value.tolist(), strict=True)}
+                elif key == "splits":
+                    row = {s: _merged(table.get(key, {}).get(s, {}), self._named({m: t})) for s, t in value.items()}
                 elif m:
                     row = {qualified(m, n): v for n, v in value.items()} if key in BY_OBJECTIVE else {m: value}
                 else:
@@ -322,9 +332,26 @@ class _Loop:
             "bytes_up": sum(line["bytes_up"] for line in history),
             "bytes_down": sum(line["bytes_down"] for line in history),
             "failures": sum(len(line["failures"]) for line in history),
+            "split": _one_word(last.get("split")),
             "objectives": objectives,
             "model_sha256": sha256,
         }
+
+
+def _of_part(evaluate: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The settings of one part's evaluation."""
+    optimum = evaluate.get("optimum")
+    return {**evaluate, "optimum": None if optimum is None else optimum[part]}
+
+
+def _one_word(split: Any) -> Any:
+    """Which rows the figures are of, in one word where all models agree."""
+    return next(iter(split.values())) if isinstance(split, Mapping) and len(set(split.values())) == 1 else split
+
+
+def _merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of tables, those of several models in one."""
+    return {key: {**before.get(key, {}), **now[key]} for key in now}
 
 
 def _counts_by(method: Any) -> str:

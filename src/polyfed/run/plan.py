@@ -35,10 +35,11 @@ class Plan:
         parts: the models, by name; one model alone is called ''.
         engine: from parts and layers to an engine: it may own processes, and so is started with the run.
         rounds, seed, cohort: how many rounds, of which randomness, over how many clients each.
-        evaluate: the settings of `Evaluation`.
+        evaluate: the settings of `Evaluation`; 'optimum' by part.
         layers: what stands between the algorithms and the clients.
         callbacks: who is told of every round.
         schedule: how several models share the clients.
+        always, never: clients that take part in every round, and clients that take part in none.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Plan:
     layers: Layers = field(default_factory=Layers)
     callbacks: tuple[Callback, ...] = ()
     schedule: MultiModel | None = None
+    always: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
 
     def methods(self) -> dict[str, Algorithm]:
         """Each part's method."""
@@ -96,6 +99,20 @@ def check_parts(parts: Parts, layers: Layers, cohort: int, schedule: MultiModel 
     for part in parts.values():
         check_compatible(part.problem, part.federation, part.algorithm)
     layers.check(parts, clients)
+
+
+def check_splits(parts: Parts, splits: Sequence[str]) -> None:
+    """Refuse to measure on rows that nobody has; clients' own models are not measured on the server's."""
+    for name, part in parts.items():
+        f, whose = part.federation, f"Model {name!r}: " if name else ""
+        own = part.algorithm is not None and type(part.algorithm).personal is not Algorithm.personal
+        test = f.test is not None or (f.server is not None and not own)
+        there = {"train": True, "valid": f.valid is not None, "test": test}
+        if split := next((s for s in splits if not there[s]), None):
+            raise BadInput(
+                f"{whose}evaluate.splits names {split!r}, and clients have no such rows; set data.{split} to the "
+                f"fraction that they keep aside. Found {', '.join(s for s in there if there[s])}."
+            )
 
 
 def _check_model_name(name: str) -> None:

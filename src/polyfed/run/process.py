@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 
 
-def _gpus() -> list[int]:
+def gpus() -> list[int]:
     """Those in use: asking the others for their random state would begin to use them."""
     return list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]  # torch has no types here
 
@@ -22,7 +22,7 @@ def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=_gpus()):
+        with torch.random.fork_rng(devices=gpus()):
             yield
     finally:
         torch.set_num_threads(threads)

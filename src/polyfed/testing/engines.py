@@ -82,6 +82,7 @@ def _cases() -> dict[str, Case]:
         "q-sgd": Case("q-sgd", options={**local, "q": 1.0, "L": 2.0}, shared=trained),
         "gradient": Case("gradient", options={"batch_size": 5}, shared=trained),
         "evaluate": Case("evaluate", options={"split": "train"}, shared=model),
+        "progress": Case("progress", options={"work": "sgd", "options": local}, shared=trained),
         "moments": Case("moments", TASKS),
         "task-gradient": Case("task-gradient", TASKS, task, each={**node, **budget}),
         "sdca": Case("sdca", TASKS, {**task, "gamma": 1.0}, each=sdca),

@@ -8,6 +8,7 @@ from polyfed.weights.gram import extend, frank_wolfe_gap, psd, restrict
 from polyfed.weights.min_norm import min_norm
 from polyfed.weights.pgd import pgd
 from polyfed.weights.preference import Preferred, preference
+from polyfed.weights.proximal import proximal, still_owed
 from polyfed.weights.simplex import project_simplex
 from polyfed.weights.weighting import Weighting, WeightingState, weigh, weightings
 
@@ -23,8 +24,10 @@ __all__ = [
     "preference",
     "project_dual_cone",
     "project_simplex",
+    "proximal",
     "psd",
     "restrict",
+    "still_owed",
     "weigh",
     "weightings",
 ]

@@ -33,7 +33,13 @@ class Preferred:
 
 
 def preference(
-    gram: Numbers, losses: Numbers, preference: Numbers, *, threshold: float = 0.01, band: float = 1.0
+    gram: Numbers,
+    losses: Numbers,
+    preference: Numbers,
+    *,
+    threshold: float = 0.01,
+    band: float = 1.0,
+    as_printed: bool = False,
 ) -> Preferred:
     """Weights that even out `r_k F_k`, or, once they are even, descend in all objectives.
 
@@ -43,9 +49,10 @@ def preference(
     `J* = {k: r_k F_k >= band max_j r_j F_j}`.
 
     gram: G; losses: F, none negative; preference: r; threshold: the mu that counts as even; band: 1 in the paper, 0.9
-    in its code. FedCMOO (Askin et al. 2025), Algorithms 4 and 8, problem (19). The paper keeps the balancing
-    constraints in descent; we do as its code does. G is symmetrised and clipped, which makes the program feasible
-    (min-norm satisfies it); should the solver fail all the same we take min-norm and say so, where their code stops.
+    in its code; as_printed: the balancing constraints in descent, too, as in the paper and not in its code. FedCMOO
+    (Askin et al. 2025), Algorithms 4 and 8, problem (19). G is symmetrised and clipped, which makes the program
+    feasible (min-norm satisfies it); should the solver fail all the same we take min-norm and say so, where their code
+    stops.
     """
     G = psd(gram)
     r, F = as_weights(preference, len(G), "preference"), as_vector(losses, len(G), "losses")
@@ -53,10 +60,11 @@ def preference(
         raise BadInput(f"A preference is about losses that are not negative. Found {F.tolist()}.")
     mu, a = unevenness(r * F, r)
     mode: Literal["balance", "descent"] = "balance" if mu > threshold else "descent"
-    if mode == "balance":
-        w = best_vertex(G, a, *balancing(G @ a, r * F, band))
+    gain = a if mode == "balance" else np.ones(len(G))
+    if mode == "balance" or as_printed:
+        w = best_vertex(G, gain, *balancing(G @ a, r * F, band))
     else:
-        w = best_vertex(G, np.ones(len(G)), np.arange(len(G)), np.zeros(len(G)))
+        w = best_vertex(G, gain, np.arange(len(G)), np.zeros(len(G)))
     return Preferred(min_norm(G) if w is None else w, mode, mu, a, w is not None)
 
 

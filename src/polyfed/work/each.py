@@ -37,8 +37,15 @@ def updates(client: GradientClient, request: Request, options: LocalSteps) -> tu
     runs = [descend(client, request, options, one[s]) for s in range(M)]
     held = client.holds
     deltas = torch.stack([x - w for w, _, _ in runs]) * held.unsqueeze(1)
-    after = (torch.stack([b for _, b, _ in runs]) * held.unsqueeze(1)).sum(0) / held.sum()
+    after = (torch.stack([b for _, b, _ in runs]) * held.unsqueeze(1)).sum(0) / held.sum().clamp(min=1)
+    after = torch.where(held.any(), after, request["buffers"])  # who holds nothing has not trained
     return deltas, runs[0][2], after
+
+
+def local_model(client: GradientClient, request: Request, options: LocalSteps) -> tuple[Tensor, Tensor]:
+    """What the client's runs come to under the round's weights lambda: x - sum_s lambda_s Delta_si, and the buffers."""
+    deltas, _, after = updates(client, request, options)
+    return request["x"] - request["weights"] @ deltas, after
 
 
 @work(
@@ -47,6 +54,7 @@ def updates(client: GradientClient, request: Request, options: LocalSteps) -> tu
     options=LocalSteps,
     numbers=("lr",),
     cost=cost_of_each,
+    local_model=local_model,
 )
 def sgd_each(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Delta_si for every objective s the client holds: M models' upload."""
@@ -67,7 +75,10 @@ def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptio
     return {"S": S, "losses": at_x, "heard": options.share(client) * client.holds}
 
 
-@work("sgd-each-combined", reply={**TRAINED, "weight": weight()}, options=EachOptions, cost=cost_of_each)
+@work(
+    "sgd-each-combined", reply={**TRAINED, "weight": weight()}, options=EachOptions, cost=cost_of_each,
+    local_model=local_model,
+)  # fmt: skip
 def sgd_each_combined(client: GradientClient, request: Request, options: EachOptions) -> Arrays:
     """u_i = sum_s omega_s Delta_si, the same local runs as before: one model's upload."""
     deltas, _, after = updates(client, request, options)

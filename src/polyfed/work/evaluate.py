@@ -1,8 +1,10 @@
-"""Measuring a model on a client's own rows."""
+"""Measuring a model on a client's own rows: the server's, or what the client's local training makes of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
 from polyfed.core.schema import losses, weight
-from polyfed.core.work import Arrays, work
+from polyfed.core.work import Arrays, work, works
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,36 @@ def evaluate(client: GradientClient, request: Request, options: EvaluateOptions)
     return {"values": values, "heard": n * client.holds, "n": n}
 
 
+@dataclass(frozen=True)
+class ProgressOptions:
+    """work, options: of the local training whose progress is measured."""
+
+    work: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@work("progress", reply={"change": losses("K"), "heard": weight("M")}, options=ProgressOptions, measures=True)
+def progress(client: GradientClient, request: Request, options: ProgressOptions) -> Arrays:
+    """How much the means of the losses and metrics over the training rows change from x to the end of local training.
+
+    The training is done once more: all of a round's randomness follows from its key, so these are the same steps.
+    """
+    training = works.known(options.work)
+    if training.local_model is None:
+        raise TypeError(f"the work {options.work!r} says nothing of a local model")
+    end = training.local_model(client, request, training.parse(options.options))
+    after, n = measured_at(client, *end, "train")
+    before, _ = measured(client, request, "train")
+    return {"change": (after - before) / n, "heard": client.holds}
+
+
 def measured(client: GradientClient, request: Request, split: str) -> tuple[Tensor, Tensor]:
-    """Sums of the measured values (K,) over the rows of a split, and their number."""
-    x, buffers = request["x"], request["buffers"]
+    """Sums of the measured values (K,) at the request's model over the rows of a split, and their number."""
+    return measured_at(client, request["x"], request["buffers"], split)
+
+
+def measured_at(client: GradientClient, x: Tensor, buffers: Tensor, split: str) -> tuple[Tensor, Tensor]:
+    """The same at any model."""
 
     def step(carry: tuple[Tensor, Tensor], batch: Batch, i: int) -> tuple[Tensor, Tensor]:
         rows = batch.total(torch.ones(len(batch.x), dtype=x.dtype, device=x.device))

@@ -13,7 +13,7 @@ from polyfed.core.problem import Batch
 from polyfed.core.schema import buffers, gradient, losses, statistics, update, weight
 from polyfed.core.work import Arrays, work
 from polyfed.work.evaluate import measured
-from polyfed.work.sgd import HEARD, Gradient, LocalSteps, descend
+from polyfed.work.sgd import HEARD, Gradient, LocalSteps, descend, local_model
 
 EPSILON = 1e-10  # added to a loss before it is raised to a power
 
@@ -49,6 +49,7 @@ def full_loss(client: GradientClient, request: Request) -> Tensor:
     options=QOptions,
     numbers=("lr", "L"),
     cost=QOptions.cost,
+    local_model=local_model,
 )  # fmt: skip
 def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays:
     """q-FedAvg's Delta_i = F_i^q Dw_i and h_i = q F_i^(q-1) |Dw_i|^2 + L F_i^q, with Dw_i = L (x - x_i)."""

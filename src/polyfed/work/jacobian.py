@@ -16,7 +16,7 @@ from polyfed.core.messages import Request
 from polyfed.core.problem import Batch, Problem
 from polyfed.core.schema import Field, gradient, statistics, weight
 from polyfed.core.work import Arrays, work
-from polyfed.work.sgd import HEARD, TRAINED, Gradient, LocalSteps, descend
+from polyfed.work.sgd import HEARD, TRAINED, Gradient, LocalSteps, descend, local_model
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
     Ht Ht^T; H H^T + R H^T + H R^T; and R h^T, the first two counted by a_i^2, the last by a_i."""
     J, _, _ = first_jacobian(client, request, options.batch_size)
     Ht, keys = columns(J, client.problem, options.over), _keys(client)
-    H = lifted(options, options.compressor.encode(Ht, keys), keys)
+    H = lifted(options, options.compressor.encode(Ht, keys), keys) * client.holds.unsqueeze(1)  # as the server counts
     down = {name[2:]: value for name, value in request.shared.items() if name.startswith("h.")}
     h, R = lifted(options, down, (client.common_key, own_key(0))), Ht - H
     sent, a = H @ H.T + R @ H.T + H @ R.T, options.share(client)
@@ -133,6 +133,7 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
     options=JacobianOptions,
     numbers=("lr",),
     cost=lambda o, n, held: o.cost(n) - o.batch(n) + o.cost_of_jacobian(n, held),  # the first step's is theirs
+    local_model=local_model,
 )
 def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """Local training with the weights of the request, and the compressed Jacobian of its first batch."""

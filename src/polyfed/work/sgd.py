@@ -70,7 +70,16 @@ TRAINED = {"delta": update("d", by="weight"), "buffers": buffers("b", by="weight
 HEARD = {"losses": losses("M", by="heard"), "heard": weight("M")}
 
 
-@work("sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",), cost=LocalSteps.cost)
+def local_model(client: GradientClient, request: Request, options: LocalSteps) -> tuple[Tensor, Tensor]:
+    """Where local steps on sum_s omega_s f_s end: the model and the buffers."""
+    w, after, _ = descend(client, request, options, request["omega"])
+    return w, after
+
+
+@work(
+    "sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",), cost=LocalSteps.cost,
+    local_model=local_model,
+)  # fmt: skip
 def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with x - w. The losses are those at x, on one batch."""
     w, after, at_x = descend(client, request, options, request["omega"])

@@ -70,11 +70,21 @@ class ClientPool:
         examples: how many examples each client has, of all models together.
         cohort: how many clients take part in a round.
         seed: of the draws.
+        always, never: clients that are in every cohort, and clients that are in none.
     """
 
-    def __init__(self, schedule: Schedule, models: int, examples: NDArray[np.int64], cohort: int, seed: int) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        models: int,
+        examples: NDArray[np.int64],
+        cohort: int,
+        seed: int,
+        always: Sequence[int] = (),
+        never: Sequence[int] = (),
+    ) -> None:
         self._schedule, self._models, self._examples = schedule, models, examples
-        self._cohort, self._seed = cohort, seed
+        self._cohort, self._seed, self._always, self._never = cohort, seed, always, never
         self._lock = threading.Lock()
         self._drawn: dict[str, tuple[int, Groups]] = {}  # the last partition for each purpose
 
@@ -82,7 +92,7 @@ class ClientPool:
         """Each model's clients in round t, whether they have rows for it or not."""
 
         def partition(of: int) -> Groups:
-            clients = draw_cohort(self._examples, self._cohort, self._seed, purpose, of)
+            clients = draw_cohort(self._examples, self._cohort, self._seed, purpose, of, self._always, self._never)
             rng = generator(self._seed, purpose, of, "groups")
             return split(clients, self._models, rng) if self._models > 1 else [clients]
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -87,8 +88,14 @@ class FedAvg(Scalarised, LocalTraining):
         lam0 = replies["weight"].double() / replies["weight"].double().sum()
         g = torch.nn.functional.normalize(replies["delta"]) if self.normalise else replies["delta"]
         gram = (g @ g.T).double().numpy()
-        lam = min_norm(gram, center=lam0.numpy(), eps=self.eps)
         clients = [client for s in stacks for client in s.clients]
+        # who holds nothing that counts has a zero update, which would take all the weight and stop training
+        stake = fleet.holds[clients][:, (request.shared["omega"] > 0).numpy()].any(1)
+        some = lam0.numpy()[stake]
+        lam = np.zeros(len(stake))
+        lam[stake] = min_norm(
+            gram[np.ix_(stake, stake)], center=some if stake.all() else some / some.sum(), eps=self.eps
+        )
         by_client = {str(c): weight for c, weight in zip(clients, lam.tolist(), strict=True)}
         found: Diagnostics = {"client_weights": by_client, "gap": frank_wolfe_gap(gram, lam)}
         total = Sum.of(stack.weighed(request) for stack in stacks)  # of the buffers and losses

@@ -42,7 +42,10 @@ from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
 from polyfed.core.settings import Positive, as_table, choose, settings
 from polyfed.core.work import works
-from polyfed.weights import preference, psd
+from polyfed.weights import preference, proximal, psd, still_owed
+from polyfed.weights.preference import unevenness
+
+Floats = NDArray[np.float64]
 
 
 @algorithms("fedcmoo")
@@ -238,15 +241,25 @@ class FedCMOOPref(FedCMOO):
 
     Args:
         preference: r, by objective; all 1 if none is given.
-        band: objectives with r_k F_k of at least this part of the largest count among the largest.
-        threshold: the unevenness below which all objectives descend.
-        min_weight: share of the weights that is spread evenly; 0 for none.
+        program: how weights are found: 'proximal' (ours: a step that lowers the largest r_k F_k, to the point itself),
+            the 'paper's linear program (19), or the one of the authors' 'code'. If not given, 'proximal', or 'code'
+            where band or threshold is given.
+        band: of a linear program: objectives with r_k F_k of at least this part of the largest count among the largest;
+            1 in the paper and 0.9 in the code if not given.
+        threshold: of a linear program: the unevenness mu below which all objectives descend; 0.01 if not given.
+        min_weight: share of the weights that is spread evenly; if not given, 0.2 in the 'code' and else 0.
     """
 
     preference: Mapping[str, float] = Field(default_factory=dict)
-    band: Annotated[float, Field(gt=0, le=1)] = 1.0
-    threshold: Positive = 0.01
-    min_weight: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    program: Literal["proximal", "paper", "code"] | None = None
+    band: Annotated[float, Field(gt=0, le=1)] | None = None
+    threshold: Positive | None = None
+    min_weight: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.program == "proximal" and (self.band is not None or self.threshold is not None):
+            raise ValueError("band and threshold are a linear program's; leave them out, or set program = 'paper'.")
 
     def check(self, problem: Problem, clients: int) -> None:
         """Refuse a preference that is not about the problem's objectives."""
@@ -271,10 +284,28 @@ class FedCMOOPref(FedCMOO):
         w = np.zeros(len(here))
         if not r.any():  # nobody heard of what the preference is about: as if there were none
             r = np.ones_like(r)
-        got = preference(G, F, r, threshold=self.threshold, band=self.band)
-        w[here] = (1 - self.min_weight) * got.weights + self.min_weight / here.sum()
+        owed = state["weighting"].get("owed", torch.zeros(len(here), dtype=torch.float64)).numpy().copy()
+        w[here], owed[here], found = self._programmed(G, F, r, owed[here], fleet)
+        spread = self.min_weight if self.min_weight is not None else 0.2 if self._program == "code" else 0.0
+        w[here] = (1 - spread) * w[here] + spread / here.sum()
         jump = float(np.abs(w - state["w"].numpy()).sum())
-        return WeightingResult(w, {}, {"mode": got.mode, "mu": got.mu, "feasible": got.feasible, "jump": jump})
+        return WeightingResult(w, {"owed": torch.from_numpy(owed)}, {**found, "jump": jump})
+
+    @property
+    def _program(self) -> str:
+        linear = self.band is not None or self.threshold is not None
+        return self.program or ("code" if linear else "proximal")
+
+    def _programmed(self, G: Floats, F: Floats, r: Floats, owed: Floats, fleet: Door) -> tuple[Floats, Floats, Any]:
+        """The program's weights, what each objective is still owed, and what to log."""
+        if self._program == "proximal":
+            owed = still_owed(owed, r * F)
+            w = proximal(G, F * np.exp(owed), r, step=self.length(fleet.round, fleet))
+            return w, owed, {"mode": "proximal", "mu": unevenness(r * F, r)[0]}
+        printed = self._program == "paper"
+        band = self.band or (1.0 if printed else 0.9)
+        got = preference(G, F, r, threshold=self.threshold or 0.01, band=band, as_printed=printed)
+        return got.weights, owed, {"mode": got.mode, "mu": got.mu, "feasible": got.feasible}
 
 
 def _keeping(before: NDArray[np.float64], now: NDArray[np.float64], heard: NDArray[np.bool_]) -> NDArray[np.float64]:

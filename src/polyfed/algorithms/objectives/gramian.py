@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.algorithms.base import LocalTraining, Rate
+from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.door import Door
 from polyfed.core.errors import BadInput
@@ -77,6 +77,15 @@ class Gramian(LocalTraining, Algorithm):
         """Which entries of x the Gram matrix is taken over."""
         parts = problem.parts
         return parts["shared"] if self.gram_over == "shared" and "shared" in parts else torch.arange(problem.dim)
+
+    def length(self, t: int, fleet: Door) -> float:
+        """eta_s eta_c tau: how far a round goes along its direction, as long as the direction stays the same."""
+        steps = float(self.local_steps)
+        if self.local_epochs:  # on average over the clients
+            rows, n = self.batch_rows(t, fleet), fleet.examples[fleet.examples > 0]
+            steps = self.local_epochs * (float(np.ceil(n / rows).mean()) if rows else 1.0)
+        by_momentum = 1 / (1 - self.momentum)
+        return value_in_round(self.server_lr, t, fleet) * value_in_round(self.lr, t, fleet) * steps * by_momentum
 
     def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> WeightingResult:
         """Weights of this round (0 for what nobody answered for), the weighting's next state, and what to log."""

@@ -64,9 +64,11 @@ def _sigmoid(r: float) -> float:
 
 @compiled
 def _logistic(b: float, margin: float, q: float) -> float:
-    """sigmoid of the root of r + margin + q (sigmoid(r) - b): Newton's steps, halving where they leave the bracket."""
+    """sigmoid of the root of r + margin + q (sigmoid(r) - b): Newton's steps, halving where they leave the bracket or
+    do not shrink by half (else they may go to and fro between its ends)."""
     low, high = -margin - q * (1.0 - b), -margin + q * b
     r = min(max(-margin, low), high)
+    before = high - low
     for _ in range(_NEWTON):
         p = _sigmoid(r)
         f = r + margin + q * (p - b)
@@ -75,9 +77,10 @@ def _logistic(b: float, margin: float, q: float) -> float:
         else:
             low = r
         step = f / (1.0 + q * p * (1.0 - p))
+        if not low < r - step < high or abs(step) > 0.5 * before:
+            step = r - 0.5 * (low + high)
+        before = abs(step)
         r -= step
-        if not low <= r <= high:
-            r = 0.5 * (low + high)
         if abs(step) <= 1e-15 * (1.0 + abs(r)):
             break
     return _sigmoid(r)
