@@ -23,11 +23,13 @@ from polyfed.experiment.reading import builtin
 SINGULAR = {
     "datasets": "data set", "models": "model", "partitions": "partition", "weightings": "weighting",
     "compressors": "compressor", "engines": "engine", "layers": "layer", "callbacks": "callback",
+    "rules": "rule",
 }  # fmt: skip
 USED_AS = {  # where its name stands in an experiment
     "datasets": ("[data]", "name"), "models": ("[model]", "name"), "partitions": ("[data]", "partition"),
     "weightings": ("[algorithm]", "weighting"), "compressors": ("[algorithm]", "compress"),
     "engines": ("[engine]", "name"), "layers": ("[[layers]]", "name"), "callbacks": ("[[callbacks]]", "name"),
+    "rules": ("[algorithm]", "rule"),
 }  # fmt: skip
 EXAMPLES = {  # what has to stand beside a name
     "weightings fixed": {"weights": "[0.7, 0.3]"},
@@ -35,6 +37,19 @@ EXAMPLES = {  # what has to stand beside a name
     "datasets nodes": {"clients": "4", "shape": "[10]", "objectives": "{ click = 2 }"},
     "datasets tridiagonal": {"partition": '"natural"'},
     "partitions natural": {"name": '"synthetic"'},
+    "rules cosine": {"start": "0.1", "warm_up": "5"},
+    "rules plateau": {"start": "0.1"},
+    "rules fmgda-corollary-2": {"L": "4.0"},
+    "rules fmgda-corollary-4": {"L": "4.0", "mu": "0.5"},
+    "rules fsmgda-corollary-6": {"L": "4.0"},
+    "rules fsmgda-corollary-8": {"mu": "0.5"},
+    "rules fedmgda-theorem-1": {"start": "1.0"},
+    "rules fedmgda-theorem-2": {"c": "0.5"},
+    "rules fedmgda-decay": {"start": "1.0", "decay": "0.1"},
+    "rules mfa-theorem-1": {"L": "4.0", "mu": "0.5"},
+    "rules mfa-theorem-2": {"L": "4.0", "mu": "0.5"},
+    "rules mocha-theorem-1": {"gap": "0.01", "mu": "1.0", "sigma_max": "5.0"},
+    "rules mocha-theorem-2": {"gap": "0.01", "scale": "500.0"},
 }
 INTRODUCED = {
     "datasets": "How they are found, fetched and split is in [Your data](../../guides/data.md).",
@@ -44,6 +59,7 @@ INTRODUCED = {
     "compressors": "A Jacobian in few bytes: see [Compressors](../../methods/compressors.md).",
     "engines": "Where clients work: see [Engines and speed](../../guides/engines.md).",
     "layers": "What stands between a method and its clients: see [Architecture](../../architecture.md).",
+    "rules": "Step sizes, batches and radii as a theorem has them: see [Rates and rules](../../guides/rates.md).",
     "callbacks": "What watches a run, and may stop it: see [Add your own](../../guides/add.md).",
 }
 
@@ -119,6 +135,10 @@ def _example(kind: str, name: str) -> str:
     for setting in settings_of(kind, name):
         if setting.default is None and setting.name not in given:
             raise ExtensionError(f"{kind} {name} needs {setting.name}: give an example in {Path(__file__).name}.")
+    if kind == "rules":
+        inside = ", ".join(f"{setting} = {value}" for setting, value in {"rule": f'"{name}"', **given}.items())
+        (first, *_) = registries()[kind][name].settings()
+        return f"{first} = {{ {inside} }}" if first == "rounds" else f"{head}\n{first} = {{ {inside} }}"
     if given and key in ("weighting", "compress"):  # a table in place of the name
         inside = ", ".join(f"{setting} = {value}" for setting, value in {"name": f'"{name}"', **given}.items())
         return f"{head}\n{key} = {{ {inside} }}"

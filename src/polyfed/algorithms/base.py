@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from pydantic import Field
 from polyfed.core.door import Door
 from polyfed.core.messages import Option
 from polyfed.core.settings import Count, NotNegative, Positive, settings
+from polyfed.rates import BatchRule, LrRule, Moment, Rule, ServerLrRule, evaluated, plain
 
 
 @settings
@@ -76,12 +78,60 @@ class GrowingBatch:
         return 0
 
 
-Rate = Positive | StepDecay | InverseDecay
+Rate = Positive | StepDecay | InverseDecay | LrRule
+ServerRate = Positive | StepDecay | InverseDecay | ServerLrRule
 
 
-def value_in_round(rate: Rate, t: int, fleet: Door) -> float:
-    """A step size in round t, constant or scheduled; the fleet knows how long a frame is."""
-    return rate if isinstance(rate, float | int) else rate.value(t, fleet.frame)
+def value_in_round(rate: Any, t: int, fleet: Door, setting: str = "lr", steps: float = 1.0, lr: float = 1.0) -> float:
+    """A setting's value in round t: a number, a schedule, a rule or a function of t.
+
+    setting: which one, for rules; steps, lr: the clients' local steps and step size, for rules of the server's.
+    """
+    if isinstance(rate, float | int):
+        return rate
+    if isinstance(rate, StepDecay | InverseDecay):
+        return rate.value(t, fleet.frame)
+    return evaluated(rate, setting, moment(t, fleet, setting, steps, lr))
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known of a run before it begins.
+
+    rounds, frame: as the fleet's; names: the objectives'; examples: of each client.
+    """
+
+    rounds: int
+    frame: int
+    names: Sequence[str]
+    examples: NDArray[np.int64]
+    remembered: Mapping[str, Any] = field(default_factory=dict)
+
+
+def announced(method: Any, ahead: Outlook) -> list[str]:
+    """A sentence for every setting whose value a rule gives; what its theorem does not cover is refused."""
+    fleet: Any = ahead
+    places = {**vars(method), **({"step": getattr(method.rule, "step", None)} if hasattr(method, "weighting") else {})}
+    found = []
+    for name, value in places.items():
+        if not isinstance(value, Rule):
+            continue
+        steps = method.steps_a_round(1, fleet) if isinstance(method, LocalTraining) else 1.0
+        lr = method.client_lr(1, fleet) if isinstance(method, LocalTraining) and name == "server_lr" else 1.0
+        value.check(name, moment(1, fleet, name, steps, lr))
+        ends = [evaluated(value, name, moment(t, fleet, name, steps, lr)) for t in (1, ahead.rounds)]
+        constants = ", ".join(f"{k} = {v}" for k, v in plain(value).items() if k != "rule" and v is not None)
+        span = f"{ends[0]:.4g}" if ends[0] == ends[1] else f"{ends[0]:.4g} in round 1, {ends[1]:.4g} in the last"
+        found.append(f"{name} by {getattr(value, 'rule', '')} ({constants}): {span}")
+    return found
+
+
+def moment(t: int, fleet: Door, setting: str, steps: float = 1.0, lr: float = 1.0) -> Moment:
+    """What a rule may know in round t."""
+    return Moment(
+        t=t, rounds=fleet.rounds, frame=fleet.frame, objectives=len(fleet.names), steps=steps, lr=lr,
+        examples=int(fleet.examples.sum()), kept=fleet.remembered.get(setting, {}),
+    )  # fmt: skip
 
 
 @settings
@@ -89,11 +139,12 @@ class LocalTraining:
     """How a client trains.
 
     Args:
-        lr: the clients' step size, a number or a schedule: {'start': 0.1, 'decay': 0.5, 'every': 10} or
-            {'beta': 1.0, 'gamma': 0.0, 'every': 1} for beta / (t + gamma).
+        lr: the clients' step size: a number; a schedule, {'start': 0.1, 'decay': 0.5, 'every': 10} or
+            {'beta': 1.0, 'gamma': 0.0, 'every': 1} for beta / (t + gamma); a rule by its name, {'rule': 'cosine',
+            'start': 0.1}; or, from Python, a function of the round.
         local_steps: steps a round.
         local_epochs: passes over a client's rows a round, in place of steps.
-        batch_size: rows of a step; 0 for all of a client's, or one that grows ({'start': 8, 'full': 100}).
+        batch_size: rows of a step; 0 for all of a client's, or one that grows ({'start': 8, 'full': 100}), or a rule.
         optimizer: 'sgd' or 'adam'; what it remembers does not last from round to round.
         momentum: of SGD.
         weighting_by: what a client counts in a mean: 1 ('uniform') or its number of examples ('size', as in McMahan's
@@ -103,7 +154,7 @@ class LocalTraining:
     lr: Rate = 0.1
     local_steps: Count = 10
     local_epochs: Count = 0
-    batch_size: Count | GrowingBatch = 32
+    batch_size: Count | GrowingBatch | BatchRule = 32
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weighting_by: Literal["uniform", "size"] = "uniform"
@@ -115,7 +166,7 @@ class LocalTraining:
     def local_options(self, t: int, fleet: Door) -> dict[str, Option]:
         """The options of a request for local work in round t (`work.sgd.LocalSteps`); epochs replace steps."""
         return {
-            "lr": value_in_round(self.lr, t, fleet),
+            "lr": self.client_lr(t, fleet),
             "steps": 0 if self.local_epochs else self.local_steps,
             "epochs": self.local_epochs,
             "batch_size": self.batch_rows(t, fleet),
@@ -127,7 +178,30 @@ class LocalTraining:
     def batch_rows(self, t: int, fleet: Door) -> int:
         """Rows of a step in round t; 0 for all of a client's."""
         size = self.batch_size
-        return size if isinstance(size, int) else size.value(t, fleet.frame, fleet.examples)
+        if isinstance(size, GrowingBatch):
+            return size.value(t, fleet.frame, fleet.examples)
+        if isinstance(size, int):
+            return size
+        return int(evaluated(size, "batch_size", moment(t, fleet, "batch_size", self.steps_a_round(t, fleet))))
+
+    def steps_a_round(self, t: int, fleet: Door) -> float:
+        """K: local steps, or what a client's passes come to on average."""
+        if not self.local_epochs:
+            return float(self.local_steps)
+        rows = self.batch_rows(t, fleet) if isinstance(self.batch_size, int | GrowingBatch) else 0
+        n = fleet.examples[fleet.examples > 0]
+        return self.local_epochs * (float(np.ceil(n / rows).mean()) if rows else 1.0)
+
+    def client_lr(self, t: int, fleet: Door) -> float:
+        """eta_c in round t."""
+        steps = 1.0 if isinstance(self.lr, float | int) else self.steps_a_round(t, fleet)
+        return value_in_round(self.lr, t, fleet, "lr", steps)
+
+    def at_server(self, rate: Any, t: int, fleet: Door) -> float:
+        """eta_s in round t."""
+        if isinstance(rate, float | int):
+            return rate
+        return value_in_round(rate, t, fleet, "server_lr", self.steps_a_round(t, fleet), self.client_lr(t, fleet))
 
     def shares(self, cohort: Sequence[int], fleet: Door) -> NDArray[np.float64]:
         """a_i of every client asked: 1, or its number of examples."""

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 SET = "Change any key: --set algorithm.lr=0.1; an empty value takes the key out."
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
+ALLOW_CODE = "Let the experiment name code of an installed package, too; code beside its file needs no leave."
+AllowCode = Annotated[list[str] | None, typer.Option("--allow-code", metavar="PACKAGE", help=ALLOW_CODE)]
 Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)]
 
 
 def with_progress(plan: Plan) -> Plan:
-    """The plan with a progress bar, where somebody is looking."""
+    """The plan with a progress bar, where somebody is looking; the rules of its settings are said now."""
+    for note in plan.notes:
+        print(note, file=sys.stderr)
     if not sys.stderr.isatty():
         return plan
     from dataclasses import replace

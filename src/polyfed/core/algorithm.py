@@ -68,7 +68,8 @@ class Algorithm(ABC):
 
 def run_round(method: Algorithm, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
     """A method's round, and whether it returned what it should."""
-    returned: Any = method.round(t, state, fleet)
+    fleet.remembered = state.get("settings", {})
+    returned: Any = method.round(t, {key: value for key, value in state.items() if key != "settings"}, fleet)
     name = type(method).__name__
     if not (isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(r, Mapping) for r in returned)):
         found = type(returned).__name__
@@ -76,4 +77,12 @@ def run_round(method: Algorithm, t: int, state: State, fleet: Door) -> tuple[Sta
     if missing := next((array for array in ("x", "buffers") if array not in returned[0]), None):
         raise BadInput(f"{name}.round should return a state with 'x' and 'buffers'; {missing!r} is not in it.")
     state, logged = returned
-    return state, logged
+    kept = _kept(method, fleet.remembered, logged)
+    return ({**state, "settings": kept} if kept else state), logged
+
+
+def _kept(method: Algorithm, before: Mapping[str, Any], logged: Diagnostics) -> State:
+    """What settings that remember something keep for the next round."""
+    those = {key: value for key, value in vars(method).items() if hasattr(value, "remembered")}
+    found = {key: value.remembered(before.get(key, {}), logged) for key, value in those.items()}
+    return {key: kept for key, kept in found.items() if kept}

@@ -97,6 +97,7 @@ class Door(Around):
         super().__init__(inner)
         self.problem, self.size, self.rounds, self.frame = problem, cohort, rounds, frame
         self._draw, self._always, self._never = draw, always, never
+        self.remembered: Mapping[str, Any] = {}  # what the method's settings keep from round to round, by their names
         self.begin(0)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,9 @@ import tomli_w
 from polyfed.algorithms import Algorithm, algorithms
 from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.compress import Compressor, compressors
+from polyfed.core.code import trusted
 from polyfed.core.engine import Engine, engines
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, shown
 from polyfed.core.federation import Federation
 from polyfed.core.layer import Layer, Layers, layer_name
 from polyfed.core.part import Part
@@ -27,12 +28,13 @@ from polyfed.experiment.schema import Evaluate, Top
 from polyfed.layers import layers as layer_registry
 from polyfed.run.callbacks import Callback
 from polyfed.run.callbacks import callbacks as callback_registry
-from polyfed.run.directory import RunDirectory
+from polyfed.run.directory import RunDirectory, differences
 from polyfed.run.loop import Result, execute
 from polyfed.run.plan import Plan, apart, one_part
 from polyfed.weights import Weighting, weightings
 
 
+@trusted()
 def train(
     problem: Problem,
     federation: Federation,
@@ -80,6 +82,7 @@ def train(
     return settings.carry_out(plan, {"algorithm": described(method)}, out, resume)
 
 
+@trusted()
 def train_many(
     algorithm: MultiModel,
     federations: Federation | Mapping[str, Federation],
@@ -172,7 +175,7 @@ class RunSettings:
     def carry_out(self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool) -> Result:
         """Begin the run, or go on with it."""
         top, path = self.top, None if out is None else Path(out)
-        settings: dict[str, Any] = {"python": True, "rounds": top.rounds, "seed": top.seed, "cohort": top.cohort}
+        settings: dict[str, Any] = {"python": True, "rounds": plan.rounds, "seed": top.seed, "cohort": top.cohort}
         settings |= drawn_keys(top)
         if plan.layers.listed:
             settings["layers"] = [{"name": layer_name(layer), **_fields(layer)} for layer in plan.layers.listed]
@@ -222,15 +225,6 @@ def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> Ru
     """A run goes on with the settings it was begun with; only more rounds may be asked for."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
     for key in sorted({*before, *now} - {"rounds", "engine"}):
-        for name, was, given in _differences(key, before.get(key), now.get(key)):
-            raise BadInput(f"{directory.path} was begun with {name} = {was}; found {given}.")
+        for name, was, given in differences(key, before.get(key), now.get(key)):
+            raise BadInput(f"{directory.path} was begun with {name} = {shown(was)}; found {shown(given)}.")
     return directory
-
-
-def _differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The settings that differ, each by its whole name."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for key in sorted({*was, *now}):
-            yield from _differences(f"{name}.{key}", was.get(key), now.get(key))
-    elif was != now:
-        yield name, was, now

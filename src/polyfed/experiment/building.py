@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from polyfed.algorithms import Algorithm, algorithms
+from polyfed.algorithms.base import Outlook, announced
 from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.algorithms.models.schedules import schedules
+from polyfed.core.code import hold_to_some_rule
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.federation import Federation
@@ -28,6 +30,7 @@ from polyfed.experiment.objectives import Losses, check_names, read_losses, with
 from polyfed.experiment.schema import NAMES, Evaluate, Model, ModelTable, ScheduleTable, Top
 from polyfed.layers import layers as layer_registry
 from polyfed.models import models
+from polyfed.rates import rounds_by
 from polyfed.run.callbacks import Callback, callbacks
 from polyfed.run.optimum import KNOWN, optima
 from polyfed.run.plan import Plan, check_parts, check_splits, one_part, pool_size
@@ -41,6 +44,7 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
     whole: false where only some of an experiment's models are trained: [objectives] may then name others' objectives.
     only: the objectives that the one model is trained for, where not for all of the data set's.
     """
+    hold_to_some_rule()  # settings are data: what they name is imported from where it is allowed only
     top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
     evaluate: Evaluate = check(lambda: Evaluate(**top.evaluate), top.evaluate, "evaluate", Evaluate.model_fields)
     if isinstance(evaluate.optimum, str) and evaluate.optimum != KNOWN:
@@ -49,6 +53,7 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
     losses = read_losses(top.objectives)
     build_parts = _several if top.models else partial(_one, only=only)
     parts, schedule, tables = build_parts(top, losses)
+    _refuse_data_of_nodes(tables, engine_table)
     if whole and only is None:
         check_names(losses, {o for part in parts.values() for o in part.problem.names})
     layers, layer_tables = build_layers(top)
@@ -58,7 +63,7 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
         never=top.cohort_never, evaluate=evaluate.model_dump(), engine=engine, engine_name=engine_table["name"],
         layers=layers, callbacks=tuple(told),
     )  # fmt: skip
-    head = {"rounds": top.rounds, "seed": top.seed, "cohort": top.cohort, **drawn_keys(top)}
+    head = {"rounds": made.rounds, "seed": top.seed, "cohort": top.cohort, **drawn_keys(top)}
     tables |= {"objectives": top.objectives} if top.objectives else {}
     lists = {"callbacks": told_tables} if told_tables else {}
     return made, {
@@ -67,12 +72,22 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
     }  # fmt: skip
 
 
+def _refuse_data_of_nodes(tables: Settings, engine: Settings) -> None:
+    """Data that only the clients have is no data elsewhere: the rows that stand in for it here are blank."""
+    names = [table["data"]["name"] for table in tables.get("models", {"": tables}).values()]
+    if "nodes" in names and engine.get("address") != "superlink":
+        raise BadInput(
+            "data.name = 'nodes' says that only the clients have the data: make an app with 'polyfed flower init DIR "
+            "--experiment FILE' and start it with 'flwr run DIR', or name a data set that is here."
+        )
+
+
 def assemble(
     name: str,
     parts: Mapping[str, Part],
     schedule: MultiModel | None,
     *,
-    rounds: int,
+    rounds: int | Settings,
     seed: int,
     cohort: int | float | str,
     always: Sequence[int],
@@ -90,12 +105,25 @@ def assemble(
     if evaluate.get("optimum") is not None:
         evaluate = {**evaluate, "optimum": optima(evaluate["optimum"], parts)}
     method = parts[""].algorithm if schedule is None else None
+    asked_for: list[str] = []
+    if not isinstance(rounds, int):
+        rounds, note = rounds_by(rounds, sum(int(part.federation.examples.sum()) for part in parts.values()))
+        asked_for = [note]
+    notes = asked_for + [note for m, part in parts.items() for note in _announced(m, part, rounds, len(parts))]
     return Plan(
         name=name, title=schedule.name if schedule is not None else "" if method is None else method.title,
         engine_name=engine_name, parts=parts, engine=engine, rounds=rounds, seed=seed, cohort=size, evaluate=evaluate,
         layers=layers, callbacks=callbacks, schedule=schedule, always=tuple(sorted({*always})),
-        never=tuple(sorted({*never})),
+        never=tuple(sorted({*never})), notes=tuple(notes),
     )  # fmt: skip
+
+
+def _announced(model: str, part: Part, rounds: int, models: int) -> list[str]:
+    """What the rules of a part's method say; one that its theorem does not cover is refused here."""
+    if part.algorithm is None:
+        return []
+    ahead = Outlook(rounds, models, part.problem.names, part.federation.examples)
+    return [f"{model}: {note}" if model else note for note in announced(part.algorithm, ahead)]
 
 
 def _one(top: Top, losses: Losses, only: list[str] | None = None) -> tuple[dict[str, Part], None, Settings]:

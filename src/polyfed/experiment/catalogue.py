@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -15,12 +15,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from polyfed.core.registry import Registry
+from polyfed.rates import Rule
 
 GIVEN = {  # arguments that the system provides
     "datasets": ("seed",),
     "models": ("dataset",),
     "partitions": ("dataset", "rng"),
     "engines": ("parts", "layers"),
+    "rules": ("rule",),
 }
 PAGES = "https://polyfed.github.io/polyfed/"
 
@@ -43,13 +45,14 @@ def registries() -> dict[str, Registry[Any]]:
     from polyfed.engines import engines
     from polyfed.layers import layers
     from polyfed.models import models
+    from polyfed.rates import rules
     from polyfed.run.callbacks import callbacks
     from polyfed.weights import weightings
 
     return {
         "algorithms": algorithms, "datasets": datasets, "models": models, "partitions": partitions,
         "weightings": weightings, "compressors": compressors, "schedules": schedules, "engines": engines,
-        "layers": layers, "callbacks": callbacks,
+        "layers": layers, "callbacks": callbacks, "rules": rules,
     }  # fmt: skip
 
 
@@ -100,8 +103,12 @@ def values(hint: Any) -> str:
         return f"list of {values(arguments[0])}" if arguments else "list"
     if origin in (dict, Mapping):
         return "table"
+    if origin is Callable:
+        return "function of the round"
     if dataclasses.is_dataclass(hint) or (inspect.isclass(hint) and issubclass(hint, BaseModel)):
         return _table(hint)
+    if hint is Rule:
+        return "{rule, ...}"
     plain = {float: "number", int: "whole number", bool: "true, false", str: "text", Any: "anything"}
     return plain.get(hint, getattr(hint, "__name__", str(hint)))
 

@@ -32,7 +32,7 @@ class Top(Table):
     cohort_always, cohort_never: clients that take part in every round, and clients that take part in none.
     """
 
-    rounds: Whole = 100
+    rounds: Whole | Settings = 100
     seed: Seed = 0
     cohort: Cohort = 10
     cohort_always: list[Client] = Field(default_factory=list)

@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from polyfed.run.callbacks import RunView
 from polyfed.run.directory import RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
 from polyfed.run.plan import Plan, qualified_weight
-from polyfed.run.process import interruptible, one_thread
+from polyfed.run.process import Interruptions, interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
 BY_OBJECTIVE = ("losses", "metrics", "clients", "progress")  # tables with a row per objective
@@ -108,7 +108,7 @@ class _Loop:
         self.saved = -1
         self.next_save = 0.0
 
-    def run(self, interrupted: Callable[[], bool]) -> Result:
+    def run(self, interrupted: Interruptions) -> Result:
         t, states = self._begin()
         self.view = RunView(self.plan, self.directory.path, t, states)
         result = None
@@ -117,12 +117,21 @@ class _Loop:
             self.done = self.done or self.view.stopping
             while t < self.plan.rounds and not self.done:
                 try:
-                    states = self._round(t + 1, states)
+                    interrupted.release()
+                    after, line = self._round(t + 1, states)
+                    interrupted.hold()
+                    self._finish_round(t + 1, after, line)
                 except (NobodyAnswered, RunStopped) as error:
+                    interrupted.hold()
                     if self.saved == t + 1:  # a callback's: the round is done
                         raise
                     raise self._stopped(t, states, str(error)) from error
-                t += 1
+                except KeyboardInterrupt:
+                    interrupted.hold()
+                    if self.view.round > t:  # a callback's
+                        raise
+                    raise self._given_up(t, states) from None
+                states, t = after, t + 1
                 self._checkpoint(t, states, now=t == self.plan.rounds or self.done or interrupted())
                 if interrupted() and t < self.plan.rounds and not self.done:
                     raise Interrupted(f"Stopped after round {t} of {self.plan.rounds}. {self._how_to_resume()}")
@@ -138,11 +147,12 @@ class _Loop:
     def _begin(self) -> tuple[int, States]:
         found = self.directory.load()
         tree: dict[str, Any] = {}
+        states: States
         if found is None:
             t, states = 0, {m: self.methods[m].init(p.problem) for m, p in self.plan.parts.items()}
         else:
             t, tree = found
-            states = {"": tree["state"]} if self.plan.schedule is None else tree["state"]["models"]
+            states = self._fitting(t, tree.get("state", {}))
         for line in self.directory.rewind(t):
             self._note_participants(line)
         self.engine.load(self._by_part(tree.get("clients", {})))
@@ -153,6 +163,19 @@ class _Loop:
         _load(self.plan.callbacks, tree.get("callbacks", {}))
         self.done = "done" in tree
         return t, states
+
+    def _fitting(self, t: int, tree: Mapping[str, Any]) -> States:
+        """Every part's state as a checkpoint has it, refused where it is of another model, or of a longer run."""
+        path = self.directory.path
+        states: dict[str, Any] = {"": tree} if self.plan.schedule is None else tree.get("models", {})
+        for m, part in self.plan.parts.items():
+            shapes = {name: tuple(value.shape) for name, value in part.problem.initial().items()}
+            found = {name: tuple(getattr(states.get(m, {}).get(name), "shape", ())) for name in shapes}
+            if found != shapes:
+                raise BadInput(f"{path} is a run of another model: it has {found}, the model given here {shapes}.")
+        if t > self.plan.rounds:
+            raise BadInput(f"rounds should be at least what the run {path} has done, {t}. Found {self.plan.rounds}.")
+        return states
 
     def _by_part(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"": tree} if self.plan.schedule is None else tree
@@ -181,7 +204,7 @@ class _Loop:
 
     # a round
 
-    def _round(self, t: int, before: States) -> States:
+    def _round(self, t: int, before: States) -> tuple[States, dict[str, Any]]:
         start, up, down, measuring = time.perf_counter(), self.meter.up, self.meter.down, self.meter.measuring
         for door in self.doors.values():
             door.begin(t)
@@ -197,10 +220,9 @@ class _Loop:
             {"client": client, "why": f"{name}: {why}" if name else why}
             for name, door in self.doors.items()
             for client, why in door.failures
-        ]
+        ] + [{"client": None, "why": why} for why in self.engine.refusals()]
         line["seconds"] = time.perf_counter() - start
-        self._finish_round(t, states, line)
-        return states
+        return states, line
 
     def _note_participants(self, line: Mapping[str, Any]) -> None:
         """Who took part in a round, as its line says: of several models, each one's group."""
@@ -301,6 +323,16 @@ class _Loop:
         self._checkpoint(t, states, now=True)
         return RunStopped(f"{why} The run stopped after round {t}. {self._how_to_resume()}")
 
+    def _given_up(self, t: int, states: States) -> Interrupted:
+        """Round t + 1 has not been."""
+        if self.together is not None:
+            self.together.close()  # no thread works on
+        why = f"Interrupted in round {t + 1} of {self.plan.rounds}, which is given up."
+        try:
+            return Interrupted(str(self._stopped(t, states, why)))
+        except PolyfedError as error:  # what clients remember may be out of reach
+            return Interrupted(f"{why} The last checkpoint stands ({error}) {self._how_to_resume()}")
+
     def _how_to_resume(self) -> str:
         quoted = subprocess.list2cmdline if os.name == "nt" else shlex.join
         return f"Continue with: {quoted(['polyfed', 'resume', str(self.directory.path)])}"
@@ -334,6 +366,7 @@ class _Loop:
             "failures": sum(len(line["failures"]) for line in history),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
+            **({"rules": list(self.plan.notes)} if self.plan.notes else {}),
             "model_sha256": sha256,
         }
 

@@ -39,6 +39,7 @@ class Plan:
         layers: what stands between the algorithms and the clients.
         callbacks: who is told of every round.
         schedule: how several models share the clients.
+        notes: what is said when the run begins: the rules that give settings their values.
         always, never: clients that take part in every round, and clients that take part in none.
     """
 
@@ -54,6 +55,7 @@ class Plan:
     layers: Layers = field(default_factory=Layers)
     callbacks: tuple[Callback, ...] = ()
     schedule: MultiModel | None = None
+    notes: tuple[str, ...] = ()
     always: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from polyfed.core.errors import BadInput
+from polyfed.core.settings import Count, Positive, settings
+from polyfed.rates import Moment, Rule, StepRule, evaluated
 from polyfed.weights.gram import Array, Numbers, as_gram, as_vector
 from polyfed.weights.simplex import project
 from polyfed.weights.weighting import Weighting, WeightingState, weightings
@@ -34,7 +36,7 @@ def pgd(gram: Numbers, start: Numbers, *, steps: int = 1000, step: float = 1e-3,
 
 
 @weightings("pgd")
-@dataclass(frozen=True)
+@settings
 class Pgd(Weighting):
     """FedCMOO's 1000 projected gradient steps from the last round's weights; inexact on purpose.
 
@@ -42,18 +44,25 @@ class Pgd(Weighting):
 
     Args:
         steps: K, how many are taken in a round.
-        step: beta, the size of a step.
+        step: beta, the size of a step: a number, or a rule by its name.
         normalise: whether G is first divided by the squared mean length of the gradients, as in the authors' code;
             false for Algorithms 2 and 10 as printed.
     """
 
-    steps: int = 1000
-    step: float = 1e-3
+    steps: Count = 1000
+    step: Positive | StepRule = 1e-3
     normalise: bool = True
+
+    def during(self, objectives: int, rounds: int) -> Weighting:
+        if not isinstance(self.step, Rule):
+            return self
+        return replace(self, step=evaluated(self.step, "step", Moment(rounds=rounds, objectives=objectives)))
 
     def init(self, size: int) -> WeightingState:
         return {"weights": np.full(size, 1.0 / size)}
 
     def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
+        if isinstance(self.step, Rule):
+            raise BadInput("The step of 'pgd' is a rule, which needs a run: use Pgd.during(objectives, rounds).")
         weights = pgd(gram, state["weights"], steps=self.steps, step=self.step, normalise=self.normalise)
         return weights, {"weights": weights}

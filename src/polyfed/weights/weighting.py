@@ -26,6 +26,10 @@ class Weighting(ABC):
         """The state before the first round, for `size` objectives; a number that does not fit is refused here."""
         return {}
 
+    def during(self, objectives: int, rounds: int) -> Weighting:
+        """Itself, for a run of so many rounds over so many objectives; one whose settings follow from them says so."""
+        return self
+
     @abstractmethod
     def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         """Weights of this round's objectives, and the state for the next round."""

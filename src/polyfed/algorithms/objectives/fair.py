@@ -44,7 +44,7 @@ class QFedAvg(Scalarised, LocalTraining):
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
         lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), fleet)
-        lipschitz = self.L or 1 / value_in_round(self.lr, t, fleet)
+        lipschitz = self.L or 1 / self.client_lr(t, fleet)
         options = {**self.local_options(t, fleet), "q": self.q, "L": lipschitz}
         total = fleet.sum(cohort, Request("q-sgd", shared, options=options))
         x = state["x"] - total["delta"] / total["h"]

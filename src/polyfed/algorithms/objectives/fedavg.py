@@ -33,15 +33,17 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
+from polyfed.algorithms.base import LocalTraining, ServerRate, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
 from polyfed.core.door import Door
 from polyfed.core.fleet import Sum
 from polyfed.core.messages import Request
 from polyfed.core.settings import NotNegative, settings
+from polyfed.rates import EpsRule
+from polyfed.rates.fedmgda import check_powers
 from polyfed.weights import frank_wolfe_gap, min_norm
 
-Radius = Annotated[float, Field(ge=0, le=1)]
+Radius = Annotated[float, Field(ge=0, le=1)] | EpsRule
 
 
 @algorithms("fedavg")
@@ -52,19 +54,24 @@ class FedAvg(Scalarised, LocalTraining):
     Args:
         server_lr: eta_t, the server's step size, a number or a schedule.
         normalise: whether updates are brought to length one first.
-        eps: how far the clients' weights may move from the mean's towards the min-norm point; 0 for the mean.
+        eps: how far the clients' weights may move from the mean's towards the min-norm point; 0 for the mean. A number,
+            or a rule by its name.
         mu: the strength of the proximal term at the clients.
     """
 
-    server_lr: Rate = 1.0
+    server_lr: ServerRate = 1.0
     normalise: bool = False
     eps: Radius = 0.0
     mu: NotNegative = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_powers(self.server_lr, self.batch_size)
+
     @property
     def needs(self) -> Literal["sums", "replies"]:
         """A plain mean needs no more than a sum."""
-        return "replies" if self.normalise or self.eps > 0 else "sums"
+        return "sums" if self.eps == 0 and not self.normalise else "replies"
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
@@ -72,7 +79,7 @@ class FedAvg(Scalarised, LocalTraining):
         request = Request("sgd", shared, options={**self.local_options(t, fleet), "mu": self.mu})
         combine = self._mgda if self.needs == "replies" else self._mean
         mean, total, found = combine(cohort, request, fleet)
-        x = state["x"] - value_in_round(self.server_lr, t, fleet) * mean
+        x = state["x"] - self.at_server(self.server_lr, t, fleet) * mean
         state = {"x": x, "buffers": total["buffers"] / total["weight"]}
         return state, {"weights": lam, "train": total["losses"] / total["heard"], **found}
 
@@ -90,12 +97,12 @@ class FedAvg(Scalarised, LocalTraining):
         gram = (g @ g.T).double().numpy()
         clients = [client for s in stacks for client in s.clients]
         # who holds nothing that counts has a zero update, which would take all the weight and stop training
-        stake = fleet.holds[clients][:, (request.shared["omega"] > 0).numpy()].any(1)
+        counted = (request.shared["omega"] > 0).numpy()
+        stake = np.asarray(fleet.holds[clients][:, counted].any(1))
         some = lam0.numpy()[stake]
+        eps = min(value_in_round(self.eps, fleet.round, fleet, "eps"), 1.0)
         lam = np.zeros(len(stake))
-        lam[stake] = min_norm(
-            gram[np.ix_(stake, stake)], center=some if stake.all() else some / some.sum(), eps=self.eps
-        )
+        lam[stake] = min_norm(gram[np.ix_(stake, stake)], center=some if stake.all() else some / some.sum(), eps=eps)
         by_client = {str(c): weight for c, weight in zip(clients, lam.tolist(), strict=True)}
         found: Diagnostics = {"client_weights": by_client, "gap": frank_wolfe_gap(gram, lam)}
         total = Sum.of(stack.weighed(request) for stack in stacks)  # of the buffers and losses

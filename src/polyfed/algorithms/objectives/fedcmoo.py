@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import objective_weights, present, value_in_round
+from polyfed.algorithms.base import objective_weights, present
 from polyfed.algorithms.objectives.gramian import Gramian, WeightingResult, mean_by
 from polyfed.compress import Compressor, compressors, own_key
 from polyfed.compress.exact import Exact
@@ -160,7 +160,7 @@ class FedCMOO(Gramian):
         return present(w if w[here].any() else here.astype(float), holds)
 
     def _step(self, t: int, state: State, total: Any, w: NDArray[np.float64], remembered: State, fleet: Door) -> State:
-        x = state["x"] - value_in_round(self.server_lr, t, fleet) * (total["delta"] / total["weight"])
+        x = state["x"] - self.at_server(self.server_lr, t, fleet) * (total["delta"] / total["weight"])
         buffers = total["buffers"] / total["weight"]
         return {"x": x, "buffers": buffers, "w": torch.from_numpy(w), "weighting": remembered}
 

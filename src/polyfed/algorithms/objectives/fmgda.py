@@ -16,7 +16,6 @@ all of them, `gram_over = "all"`. In a model without heads the two are one.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,7 +23,6 @@ import torch
 from pydantic import Field
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import value_in_round
 from polyfed.algorithms.objectives.gramian import Gramian, mean_by
 from polyfed.compress.sketch import DEFAULT_WIDTH
 from polyfed.core.door import Door
@@ -59,19 +57,19 @@ class FSMGDA(Gramian):
 
     def _check_random(self) -> None:
         """The theorem's weights need one eta = eta_s eta_c K for all rounds, with mu eta / 2 below 1."""
-        if not isinstance(self.lr, float | int) or not isinstance(self.server_lr, float | int) or self.local_epochs:
+        rates = self.lr, self.server_lr
+        if self.local_epochs or not all(isinstance(r, float | int) or getattr(r, "constant", False) for r in rates):
             raise ValueError(
                 "output = 'random' with convexity above 0 needs one step size for all rounds: give lr and server_lr as "
-                "numbers, and local_steps in place of local_epochs."
+                "numbers or constant rules, and local_steps in place of local_epochs."
             )
-        if self.convexity * self._eta() >= 2:
-            most = f"2 / (server_lr lr local_steps), {2 / self._eta():g}"
-            raise ValueError(f"convexity should be below {most}. Found {self.convexity}.")
+        if isinstance(self.lr, float | int) and isinstance(self.server_lr, float | int):
+            self._check_eta(self.server_lr * self.lr * self.local_steps)
 
-    def _eta(self) -> float:
-        """The theorem's eta, where it is one number."""
-        rates = (rate if isinstance(rate, float | int) else 0.0 for rate in (self.server_lr, self.lr))
-        return math.prod(rates) * self.local_steps
+    def _check_eta(self, eta: float) -> None:
+        if self.convexity * eta >= 2:
+            most = f"2 / (server_lr lr local_steps), {2 / eta:g}"
+            raise BadInput(f"convexity should be below {most}. Found {self.convexity}.")
 
     def check(self, problem: Problem, clients: int) -> None:
         """Refuse a sketch that is wider than what it sketches."""
@@ -88,7 +86,7 @@ class FSMGDA(Gramian):
         shared = {"x": state["x"], "buffers": state["buffers"]}
         how = self._full if self.upload == "full" else self._combined
         direction, total, lam, remembered, found = how(t, cohort, shared, state, fleet)
-        x = state["x"] - value_in_round(self.server_lr, t, fleet) * direction
+        x = state["x"] - self.at_server(self.server_lr, t, fleet) * direction
         new = {**state, "x": x, "buffers": total["buffers"] / total["weight"], "weighting": remembered}
         return self._chosen(t, new, fleet), {"weights": torch.from_numpy(lam), **found}
 
@@ -96,7 +94,9 @@ class FSMGDA(Gramian):
         """With output = "random", keep the iterate of the round that was drawn, and end with it."""
         if self.output == "last":
             return state
-        drawn = random_round(fleet.rounds, self.convexity, self._eta(), generator(fleet.seed, "output"))
+        eta = self.length(1, fleet)  # the theorem's, the same in all rounds
+        self._check_eta(eta)
+        drawn = random_round(fleet.rounds, self.convexity, eta, generator(fleet.seed, "output"))
         if t == drawn:  # the same in every round, as nothing it is drawn from changes
             state = {**state, "chosen": state["x"]}
         return {**state, "x": state["chosen"]} if t == fleet.rounds else state

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.algorithms.base import LocalTraining, Rate, value_in_round
+from polyfed.algorithms.base import LocalTraining, ServerRate
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.door import Door
 from polyfed.core.errors import BadInput
@@ -42,7 +42,7 @@ class Gramian(LocalTraining, Algorithm):
             only, so that heads add a diagonal to G and say nothing of conflict. A model without heads is all shared.
     """
 
-    server_lr: Rate = 1.0
+    server_lr: ServerRate = 1.0
     weighting: str | Mapping[str, Any] | Weighting = "min-norm"
     weighting_options: Mapping[str, Any] = field(default_factory=dict)
     gram_over: Literal["all", "shared"] = "shared"
@@ -80,18 +80,16 @@ class Gramian(LocalTraining, Algorithm):
 
     def length(self, t: int, fleet: Door) -> float:
         """eta_s eta_c tau: how far a round goes along its direction, as long as the direction stays the same."""
-        steps = float(self.local_steps)
-        if self.local_epochs:  # on average over the clients
-            rows, n = self.batch_rows(t, fleet), fleet.examples[fleet.examples > 0]
-            steps = self.local_epochs * (float(np.ceil(n / rows).mean()) if rows else 1.0)
         by_momentum = 1 / (1 - self.momentum)
-        return value_in_round(self.server_lr, t, fleet) * value_in_round(self.lr, t, fleet) * steps * by_momentum
+        eta = self.at_server(self.server_lr, t, fleet) * self.client_lr(t, fleet)
+        return eta * self.steps_a_round(t, fleet) * by_momentum
 
     def find_weights(self, gram: Tensor, heard: Tensor, losses: Tensor, state: State, fleet: Door) -> WeightingResult:
         """Weights of this round (0 for what nobody answered for), the weighting's next state, and what to log."""
         here = (heard > 0).numpy()
         before = {name: a.numpy() for name, a in state.get("weighting", {}).items()}
-        lam, after = weigh(self.rule, gram.numpy(), before, key(fleet.seed, fleet.round, "weighting"), present=here)
+        rule = self.rule.during(len(here), fleet.rounds)
+        lam, after = weigh(rule, gram.numpy(), before, key(fleet.seed, fleet.round, "weighting"), present=here)
         gap = frank_wolfe_gap(restrict(gram.numpy(), here), lam[here])
         kept = {name: torch.from_numpy(np.asarray(a)) for name, a in after.items()}
         return WeightingResult(lam, kept, {"gap": gap})

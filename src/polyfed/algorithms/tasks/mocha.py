@@ -34,11 +34,13 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
+from polyfed.algorithms.base import moment
 from polyfed.algorithms.tasks.regularisers import Independent, Matrix
 from polyfed.algorithms.tasks.task_models import Index, TaskModels, finish
 from polyfed.core.door import Door
 from polyfed.core.messages import Option, Request
 from polyfed.core.settings import NotNegative, settings
+from polyfed.rates import AverageRule, Rule, evaluated
 
 Theta = Annotated[float, Field(gt=0, lt=1)]
 
@@ -54,7 +56,8 @@ class Mocha(TaskModels):
         gamma: the part of its step that each node's dual takes.
         per_task_sigma: each task with its own sigma' (Remark 5).
         omega_every: rounds between Omega steps; 0 for never.
-        average_from: use the mean of the dual iterates after so many rounds (Theorem 2, where losses are not smooth).
+        average_from: H_0: use the mean of the dual iterates after so many rounds (Theorem 2, where losses are not
+            smooth); a number, or a rule by its name.
         measure_theta: report Definition 1's theta of every node.
     """
 
@@ -63,7 +66,7 @@ class Mocha(TaskModels):
     gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
     per_task_sigma: bool = False
     omega_every: Annotated[int, Field(ge=0)] = 10
-    average_from: Annotated[int, Field(ge=0)] | None = None
+    average_from: Annotated[int, Field(ge=0)] | AverageRule | None = None
     measure_theta: bool = False
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
@@ -78,7 +81,7 @@ class Mocha(TaskModels):
             if self.measure_theta:
                 theta.update(zip(stack.clients, stack["theta"].squeeze(1).tolist(), strict=True))
         W = torch.from_numpy(self.rule.weights(V.numpy(), self.rule.mbar(state["omega"].numpy())))
-        state = finish(state, V=V, W=W, **self._mean(t, state, V))
+        state = finish(state, V=V, W=W, **self._mean(t, state, V, fleet))
         if self.rule.learns and self.omega_every and t % self.omega_every == 0:
             state = self.restructured(state)
         found: Diagnostics = {"answered": answered, "steps": steps}
@@ -92,7 +95,7 @@ class Mocha(TaskModels):
             "w": state["W"][torch.from_numpy(task)], "s": torch.from_numpy(s), "c": self.scales(nodes, fleet),
             "budget": torch.from_numpy(self.budget(nodes, fleet)),
         }  # fmt: skip
-        options = {**self.options(), "gamma": self.gamma, "k": int(self.measure_theta), **self.averaging()}
+        options = {**self.options(), "gamma": self.gamma, "k": int(self.measure_theta), **self.averaging(fleet)}
         return Request(
             "sdca", self.shared(state), each, {"theta": 0.0, "batch_scale": 0.0, **options, **self.local_options()}
         )
@@ -106,8 +109,15 @@ class Mocha(TaskModels):
         own = np.ceil(self.epochs * fleet.examples[np.asarray(nodes)]).astype(np.int64)
         return np.full(len(nodes), self.steps, dtype=np.int64) if self.steps else own
 
-    def averaging(self) -> dict[str, Option]:
-        return {"average": -1 if self.average_from is None else self.average_from}
+    def averaging(self, fleet: Door) -> dict[str, Option]:
+        return {"average": -1 if self.average_from is None else self._averages_from(fleet)}
+
+    def _averages_from(self, fleet: Door) -> int:
+        """H_0."""
+        start = self.average_from
+        if isinstance(start, Rule):
+            return int(evaluated(start, "average_from", moment(1, fleet, "average_from")))
+        return start or 0
 
     def _sigma(self, mbar: Matrix, task: Index) -> Any:
         """sigma' of every node asked: (29) with the nodes of each task counted."""
@@ -127,11 +137,11 @@ class Mocha(TaskModels):
         now, best = ((self.rule.mbar(o), self.rule.alone(o, W.shape[1])) for o in (omega, self.rule.step(W)))
         return self.rule.value(W, now[0]) + now[1] - self.rule.value(W, best[0]) - best[1]
 
-    def _mean(self, t: int, state: State, V: Tensor) -> dict[str, Tensor]:
+    def _mean(self, t: int, state: State, V: Tensor, fleet: Door) -> dict[str, Tensor]:
         """The sum of V over rounds H0 + 1 ... t, and how many they are (Theorem 2)."""
         if self.average_from is None:
             return {}
-        total, rounds = state.get("V_sum", torch.zeros_like(V)), max(t - self.average_from, 0)
+        total, rounds = state.get("V_sum", torch.zeros_like(V)), max(t - self._averages_from(fleet), 0)
         return {"V_sum": total + V if rounds else total, "V_rounds": torch.tensor(rounds)}
 
     def point(self, state: State) -> tuple[Tensor, Tensor]:

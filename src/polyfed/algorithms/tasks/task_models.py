@@ -149,13 +149,13 @@ class TaskModels(Algorithm):
         V, W = (a.numpy() for a in self.point(state))
         nodes = fleet.cohort(0, "measure", len(fleet))
         each = {"w": torch.from_numpy(W[self.task_of(nodes)]), "c": self.scales(nodes, fleet)}
-        options = {**self.options(), "average": -1, **self.averaging()}
+        options = {**self.options(), "average": -1, **self.averaging(fleet)}
         total = fleet.sum(nodes, Request("task-values", self.shared(state), each, options))
         if len(total.clients) < len(nodes):
             return {}
         return self._values(V, W, state["omega"].numpy(), float(total["loss"]), float(total["conjugate"]))
 
-    def averaging(self) -> dict[str, Option]:
+    def averaging(self, fleet: Door) -> dict[str, Option]:
         return {}
 
     def _values(self, V: Matrix, W: Matrix, omega: Matrix, loss: float, conjugate: float) -> dict[str, Any]:
