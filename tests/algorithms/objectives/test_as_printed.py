@@ -236,3 +236,13 @@ def test_fmgdas_gram_may_be_over_all_parameters_as_printed() -> None:
     method = FMGDA(gram_over="all", **one)
     assert len(method.columns(problem)) == problem.dim > len(FMGDA(**one).columns(problem))
     assert not math.isclose(shared["left"], everything["left"], rel_tol=1e-3)
+
+
+def test_the_weights_of_two_sets_are_shared_by_what_the_cohort_holds() -> None:
+    """Six clients, one of which holds 'right': cohorts of one mostly lack it, and 'left' then has all the weight."""
+    holds = {"left": [True] * 6, "right": [False] * 5 + [True]}
+    method = FedCMOO(gram="two-sets", gram_clients=6, compress="exact", lr=0.01)
+    found = train(small_problem(), small_federation(holds=holds), method, rounds=6, cohort=1)
+    weights = [line["weights"] for line in found.history]
+    assert all(sum(w.values()) == pytest.approx(1) for w in weights)
+    assert sum(w["left"] == 1 for w in weights) >= 3

@@ -130,6 +130,8 @@ class FedCMOO(Gramian):
         model = _model(state)
         G, heard, losses, clients = self._gram(t, cohort, model, fleet)
         w, remembered, found = self.find_weights(G, heard, losses / heard, state, fleet)
+        if not fleet.holds[clients].any(0)[w > 0].all():  # two sets held more than the cohort does
+            w = self._applied(w, fleet.holds[clients])
         omega = objective_weights(w, self.shares(clients, fleet), fleet.holds[clients])
         again = {} if self.gram == "cohort" else model  # the cohort has x already, where it sent its Jacobians
         shared = {**again, "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
