@@ -22,7 +22,7 @@ print("  preference r        loss F           r x F         weight of a")
 print(" click  finish    click  finish    click  finish   lurid headline")
 for r in [(2.0, 1.0), (1.5, 1.0), (1.0, 1.0), (1.0, 1.5), (1.0, 2.0)]:
     preference = {"click": r[0], "finish": r[1]}
-    method = FedCMOOPref(lr=0.3, local_steps=2, preference=preference, min_weight=0.0, threshold=1e-4)
+    method = FedCMOOPref(lr=0.3, local_steps=2, batch_size=0, preference=preference)
     result = train(problem, federation, method, rounds=30, cohort=10, seed=0, evaluate={"every": 30})
     F = [row["loss"] for row in result.summary["objectives"].values()]
     lurid = result.model.weight[0, 0].item()

@@ -392,6 +392,10 @@ def test_every_method_page_has_its_parts() -> None:
             wanted = ["The method", "Example", "What it costs", "Printed, published, ours", "Settings"]
             assert [h for h in headings if h in wanted] == wanted, name
             assert "| reference |" in text, name
+            ours_and_theirs = text.split("## Printed, published, ours\n")[1].split("\n## ")[0]
+            for word in ("settings", "As printed", "code"):  # what is printed, what code does, how to run either
+                assert word in ours_and_theirs, (name, word)
+            assert any(f'"{name}"' in block.code for block in parts(ours_and_theirs).blocks), name
             assert blocks(ROOT / "docs" / f"{page(kind, name)}.md", "python"), name
 
 

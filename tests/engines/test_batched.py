@@ -320,6 +320,77 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+def dropping() -> Problem:
+    """A net of two objectives that drops half of its units."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.5))
+        model = Headed(body, {name: nn.Linear(8, 3) for name in ("left", "right")})
+    return Problem(model, [Objective(name, "cross-entropy") for name in ("left", "right")])
+
+
+def dropped(method: Any, device: str = "cpu", **how: Any) -> Any:
+    """A run of it with the cohort in two chunks; the server has test data of its own."""
+    engine = {"name": "batched", "device": device, "chunk": 2, "compile": False}
+    return train(dropping(), small_federation(), method, **{"rounds": 3, "cohort": 4, "engine": engine, **how})
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+@pytest.mark.parametrize("name", ["fedavg", "fsmgda", "fedcmoo"])
+def test_dropout_follows_the_seed_and_not_the_callers_generator(name: str, device: str) -> None:
+    method = algorithms[name](local_steps=3, batch_size=8)
+    checksums = []
+    for callers, seed in ((1, 0), (2, 0), (2, 1)):
+        torch.manual_seed(callers)
+        before = torch.get_rng_state()
+        checksums.append(dropped(method, device, seed=seed).summary["model_sha256"])
+        assert torch.equal(torch.get_rng_state(), before)
+    assert checksums[0] == checksums[1] != checksums[2]
+
+
+def test_recording_a_program_does_not_change_dropout(request: pytest.FixtureRequest) -> None:
+    """It draws, too; what counts is drawn after it."""
+    method = algorithms["fedavg"](local_steps=3, batch_size=8)
+    plain = flat(dropped(method))
+    made: list[Any] = request.getfixturevalue("recorded")
+    assert torch.allclose(flat(dropped(method)), plain, atol=1e-6)
+    assert made
+
+
+def test_measuring_does_not_change_dropout() -> None:
+    """On the server's data, on the clients', and of their progress."""
+    method = algorithms["fedcmoo"](local_steps=3, batch_size=8)
+    asked = ({"every": 3}, {"every": 1}, {"every": 3, "progress": 1, "clients": True, "stationarity": 1})
+    assert len({dropped(method, evaluate=each).summary["model_sha256"] for each in asked}) == 1
+
+
+def test_a_resumed_run_drops_what_the_whole_run_does(tmp_path: Path) -> None:
+    method = algorithms["fedavg"](local_steps=3, batch_size=8)
+    whole = dropped(method, rounds=4)
+    dropped(method, rounds=2, out=tmp_path / "run")
+    resumed = dropped(method, rounds=4, out=tmp_path / "run", resume=True)
+    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_every_round_and_chunk_drops_other_units_and_every_exchange_the_same() -> None:
+    """Two clients with the same row, one batch: only dropout tells their gradients apart."""
+    x = np.ones((2, 5), dtype=np.float32)
+    federation = Federation.from_arrays(x, {name: np.zeros(2, dtype=int) for name in ("left", "right")}, clients=2)
+    engine = engine_of("batched", dropping(), federation, device="cpu", chunk=1)
+    start = {**dropping().initial(), "omega": torch.ones(2)}
+
+    def gradients(t: int, exchange: int = 1) -> list[torch.Tensor]:
+        request = Request("gradient", start, options={"batch_size": 0}, seed=3, round=t, exchange=exchange)
+        return [stack["g"][0] for stack in engine.ask([0, 1], request)]
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    (a, b), (c, d) = gradients(1), gradients(2)
+    assert not any(torch.equal(*two) for two in ((a, b), (a, c), (b, d), (c, d)))
+    assert all(torch.equal(one, again) for one, again in zip((a, b), gradients(1, exchange=2), strict=True))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.fixture
 def own_work() -> Iterator[None]:
     """Work that a test registers is gone after it."""

@@ -22,6 +22,7 @@ from polyfed import (
     FedAvg,
     FedCMOO,
     Federation,
+    FedMGDA,
     Metric,
     Misreport,
     Network,
@@ -114,6 +115,61 @@ def test_an_attacker_does_not_falsify_it() -> None:
         for layers in ([], [Misreport(clients=[1], factor=100.0, bias=7.0)])
     )
     assert attacked["stationarity"] == pytest.approx(honest["stationarity"], rel=1e-9)
+
+
+# by the function that a client trains on: sum_s omega_s f_is
+
+PARTIAL = {"f0": np.array([True, True]), "f1": np.array([True, False])}  # client 1 has nothing for f1
+
+
+@pytest.mark.parametrize("engine", ["local", "batched"])
+@pytest.mark.parametrize("method", [FedMGDA(**NOTHING_MOVES), FedAvg(**NOTHING_MOVES)], ids=["fedmgda", "fedavg"])
+def test_client_stationarity_is_of_the_functions_that_clients_descend(method: Any, engine: str) -> None:
+    """lambda = (1/2, 1/2), and omega = lambda_s 2 / W_s = (1/2, 1), as one of two clients holds f1.
+
+    At 0 the gradients are (-1/2, -2) and (3/2, 0); the shortest between them is 3/8 of the one, 5/8 of the other.
+    """
+    problem, federation = quadratics((5, 5), CENTRES)
+    some, asked = replace(federation, holds=PARTIAL), {"client_stationarity": 1}
+    line = train(problem, some, method, rounds=1, evaluate=asked, engine=engine).history[0]
+    assert line["client_stationarity"] == pytest.approx(np.hypot(3 / 4, 3 / 4), rel=1e-6)
+
+
+def test_client_stationarity_counts_holders_by_size_where_the_method_does() -> None:
+    """W = 4 and W_s = (4, 1): omega = (1/2, 2), the gradients (-1/2, -4) and (3/2, 0), 3/20 and 17/20 of them."""
+    problem, federation = quadratics((1, 3), CENTRES)
+    some, method = replace(federation, holds=PARTIAL), FedMGDA(weighting_by="size", **NOTHING_MOVES)
+    line = train(problem, some, method, rounds=1, evaluate={"client_stationarity": 1}).history[0]
+    assert line["client_stationarity"] == pytest.approx(np.hypot(6 / 5, 3 / 5), rel=1e-6)
+
+
+def test_a_client_without_a_stake_does_not_make_the_others_stationary() -> None:
+    """All weight is on f1, which client 1 does not hold: client 0 is left, with 2 f1 and the gradient (0, -4)."""
+    problem, federation = quadratics((5, 5), CENTRES)
+    some, method = replace(federation, holds=PARTIAL), FedMGDA(weights={"f1": 1.0}, **NOTHING_MOVES)
+    line = train(problem, some, method, rounds=1, evaluate={"client_stationarity": 1}).history[0]
+    assert line["client_stationarity"] == pytest.approx(4, rel=1e-6)
+
+
+def improved(centres: list[list[float]], weights: dict[str, float], holds: dict[str, np.ndarray]) -> float:
+    """The share of two clients that one step of 1/2 from 0 improves; centres (clients, objectives) on a line."""
+    problem, federation = quadratics((5, 5), torch.tensor(centres, dtype=torch.float64).unsqueeze(2))
+    method = FedAvg(lr=0.5, local_steps=1, batch_size=0, weights=weights)
+    some = replace(federation, holds=holds)
+    line = train(problem, some, method, rounds=1, evaluate={"improved": True}).history[0]
+    return float(line["improved"])
+
+
+def test_improved_leaves_out_what_has_no_weight() -> None:
+    """From 0 to 1/2: f0 falls by 3/8, f1 rises by 13/8."""
+    assert improved([[1.0, -3.0], [1.0, -3.0]], {"f0": 1.0}, {}) == 1
+    assert improved([[1.0, -3.0], [1.0, -3.0]], {"f1": 1.0}, {}) == 1
+    assert improved([[1.0, 9.0], [-3.0, 9.0]], {"f0": 1.0}, {}) == 0.5  # to -1/2: away from 1
+
+
+def test_improved_weighs_what_few_hold_as_training_does() -> None:
+    """omega = (1/2, 1): from 0 to 1/4. Client 0's f0 rises by 17/32 and its f1 falls by 11/32: 17/64 - 22/64 < 0."""
+    assert improved([[-2.0, 1.5], [1.0, 0.0]], {}, PARTIAL) == 1
 
 
 # the way to a known optimum
@@ -277,8 +333,7 @@ def test_measuring_progress_leaves_the_training_as_it_is(method: Any, engine: st
         model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         problem = Problem(model, [Objective(name, "cross-entropy") for name in ("left", "right")])
         how: dict[str, Any] = {"rounds": 4, "cohort": 3, "evaluate": {"progress": every}, "engine": engine}
-        federation = replace(small_federation(), server=None)  # whose evaluation would seed dropout anew
-        runs.append(train(problem, federation, method, layers=[Faults(drop=0.2)], **how))
+        runs.append(train(problem, small_federation(), method, layers=[Faults(drop=0.2)], **how))
     plain, measured = runs
     assert plain.summary["model_sha256"] == measured.summary["model_sha256"]
     assert ["progress" in line for line in measured.history] == [False, True, False, True]

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyfed.algorithms.base import objective_weights
 from polyfed.client.memory import Job
 from polyfed.client.runner import ClientRunner
 from polyfed.core.algorithm import State
@@ -21,7 +22,6 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Option, Request
 from polyfed.core.problem import Problem
 from polyfed.metrics import improved_share, spread, weighted_mean
-from polyfed.run.process import gpus
 from polyfed.weights import min_norm
 
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
@@ -33,13 +33,13 @@ class Evaluation:
     """Evaluates every so many rounds, and in the last.
 
     clients: also ask each client about its own rows; improved: ask the round's participants whether the new model is
-    better for them; splits: whose losses and metrics are logged besides; optimum: a model x*, 'x' and 'buffers', that
-    every evaluation measures the distance and FMGDA's Delta_Q to. The others are rounds between measurements, 0 for
-    never. On all clients' full data, stationarity: |J w*| with min-norm weights, after the round; own_stationarity:
-    |J lambda| at the round's start, with the method's own weights (FMGDA's d-bar); client_stationarity: the shortest
-    convex combination of the clients' gradients, after the round (FedMGDA's Theorem 1). On the participants' own
-    rows, progress: what local training gained (FedCMOO's Figure 11). weighting: what a client counts in the means of J
-    and of Delta_Q's losses.
+    no worse for them, by the function they train on, sum_s omega_s f_is; splits: whose losses and metrics are logged
+    besides; optimum: a model x*, 'x' and 'buffers', that every evaluation measures the distance and FMGDA's Delta_Q to.
+    The others are rounds between measurements, 0 for never. On all clients' full data, stationarity: |J w*| with
+    min-norm weights, after the round; own_stationarity: |J lambda| at the round's start, with the method's own weights
+    (FMGDA's d-bar); client_stationarity: the shortest convex combination of the gradients of the clients'
+    sum_s omega_s f_is, after the round (FedMGDA's Theorem 1). On the participants' own rows, progress: what local
+    training gained (FedCMOO's Figure 11). weighting: what a client counts in the means of J and of Delta_Q's losses.
     """
 
     problem: Problem
@@ -79,7 +79,9 @@ class Evaluation:
         found: dict[str, Any] = {}
         if self.improved:
             clients = list(fleet.asked)
-            old, new = (self._total_losses(_model(state), clients, fleet) for state in (before, after))
+            trained = list(dict.fromkeys(c for some, _ in fleet.trained for c in some)) or clients
+            omega = self._omega(weights, trained, fleet)
+            old, new = (self._total_losses(_model(state), clients, omega, fleet) for state in (before, after))
             both = [client for client in old if client in new]
             found["improved"] = improved_share([old[c] for c in both], [new[c] for c in both])
         if self._due(self.progress, t, rounds) and fleet.trained:
@@ -101,13 +103,24 @@ class Evaluation:
     def _due(self, every: int, t: int, rounds: int) -> bool:
         return bool(every) and (t % every == 0 or t == rounds)
 
-    def _total_losses(self, shared: dict[str, Tensor], clients: list[int], fleet: Door) -> dict[int, float]:
-        """Each client's sum over its objectives of the mean loss on its training rows."""
+    def _omega(self, weights: Tensor | None, clients: list[int], fleet: Door) -> Tensor:
+        """omega_s (M,): what these clients multiply f_s by when they train together; 1 if the method has no weights."""
+        if weights is None:
+            return torch.ones(len(self.problem.names), dtype=torch.float64)
+        n = fleet.examples[clients].astype(float)
+        a = n if self.weighting == "size" else np.ones_like(n)
+        return torch.from_numpy(objective_weights(weights.double().numpy(), a, fleet.holds[clients]))
+
+    def _total_losses(
+        self, shared: dict[str, Tensor], clients: list[int], omega: Tensor, fleet: Door
+    ) -> dict[int, float]:
+        """Each client's sum_s omega_s f_is, f_is the mean loss on its training rows."""
         request = Request("evaluate", shared, options={"split": "train"})
+        counts = omega > 0  # what has no weight may be infinite
         losses: dict[int, float] = {}
         for s in fleet.ask(clients, request):
-            total = s["values"][:, self.problem.loss_places].sum(1) / s["n"]
-            losses.update(zip(s.clients, total.tolist(), strict=True))
+            f = s["values"][:, self.problem.loss_places].double() / s["n"].unsqueeze(1)
+            losses.update(zip(s.clients, (f[:, counts] @ omega[counts]).tolist(), strict=True))
         return losses
 
     def _progress(self, before: dict[str, Tensor], fleet: Door, weights: Tensor | None) -> Table:
@@ -115,13 +128,12 @@ class Evaluation:
         M = len(self.problem.names)
         lam = torch.full((M,), 1 / M) if weights is None else weights
         change, heard = np.zeros(self.problem.dims["K"]), np.zeros(M)
-        with torch.random.fork_rng(devices=gpus()):  # the same training again: the next round must not draw otherwise
-            for clients, request in fleet.trained:
-                shared = {**before, **request.shared, "weights": lam.to(self.problem.dtype)}
-                options: dict[str, Option] = {"work": request.work, "options": dict(request.options)}
-                total = fleet.sum(clients, Request("progress", shared, request.each, options))
-                change += total["change"].double().numpy()
-                heard += total["heard"].double().numpy()
+        for clients, request in fleet.trained:
+            shared = {**before, **request.shared, "weights": lam.to(self.problem.dtype)}
+            options: dict[str, Option] = {"work": request.work, "options": dict(request.options)}
+            total = fleet.sum(clients, Request("progress", shared, request.each, options))
+            change += total["change"].double().numpy()
+            heard += total["heard"].double().numpy()
         better = {o.name: {name: metric.better for name, metric in o.measured.items()} for o in self.problem.objectives}
         return {
             name: {key: value if better[name][key] == "higher" else -value for key, value in row.items()}
@@ -150,13 +162,17 @@ class Evaluation:
         return total["H"] / total["heard"].unsqueeze(1)
 
     def _client_stationarity(self, shared: dict[str, Tensor], fleet: Door, weights: Tensor | None) -> float:
-        """The shortest convex combination of the clients' gradients, of their objectives under the method's weights."""
+        """The shortest convex combination of the clients' gradients of sum_s omega_s f_is, among all clients.
+
+        Whoever holds nothing that counts has no gradient, and would make it 0. Without weights, of the clients' means.
+        """
         everyone = fleet.cohort(0, "evaluate", len(fleet))
         stacks = list(fleet.ask(everyone, Request("full-jacobian", shared)))
         H, held = torch.cat([s["H"] for s in stacks]), torch.cat([s["heard"] for s in stacks])
-        lam = held if weights is None else weights.to(H.dtype) * held
-        lam = lam / lam.sum(1, keepdim=True).clamp(min=torch.finfo(H.dtype).tiny)
-        return _shortest(torch.einsum("nm,nmd->nd", lam, H))
+        by = self._omega(weights, everyone, fleet).to(H.dtype) * held
+        if weights is None:
+            by = by / by.sum(1, keepdim=True).clamp(min=1)
+        return _shortest(torch.einsum("nm,nmd->nd", by, H)[by.any(1)])
 
     def __call__(self, state: State, fleet: Door, personal: Personal | None = None) -> dict[str, Any]:
         """{'losses': ..., 'metrics': ..., 'split': ...}, those of other splits and, by client, the spread of each.

@@ -20,7 +20,7 @@ from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
 from polyfed.core.federation import SPLITS, Index, Rows
 from polyfed.core.fleet import Ids, Population, Stack
-from polyfed.core.keys import client_key, common_key
+from polyfed.core.keys import client_key, common_key, key, other
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
@@ -154,12 +154,29 @@ class Together:
         request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
         common = torch.tensor([tensorkeys.signed(common_key(request.seed, request.round)), request.exchange])
         arguments: Any = request.shared, each, mine, common, numbers
-        program = self._program(request, sizes)
-        with precision(self.settings.tf32), compiling() if device.type == "cuda" else nullcontext():
+        program: Program = self._program(request, sizes)
+        fast = device.type == "cuda"
+        with (
+            precision(self.settings.tf32),
+            compiling() if fast else nullcontext(),
+            torch.random.fork_rng(devices=[torch.cuda.current_device()] if fast else []),  # the caller's stay his
+        ):
             if self.settings.graph:
-                return self._replay(request, sizes, program, arguments)
-            there = arguments if device.type == "cpu" else pytree.tree_map(lambda t: t.to(device), arguments)
-            return program(*there)
+                program, arguments = self._recorded(request, sizes, program, arguments), (arguments,)
+            elif fast:
+                arguments = pytree.tree_map(lambda t: t.to(device), arguments)
+            self._seed(group.clients[which.start], request)  # not before: a recording draws, too
+            return program(*arguments)
+
+    def _seed(self, first: int, request: Request) -> None:
+        """A chunk's dropout follows from its first client's key, and so is the same in all exchanges of a round:
+        FSMGDA's second upload, FedCMOO's first step and the measure of progress repeat a training, or begin it.
+        """
+        draw: Any = request.options.get("draw", 0)
+        of = key(client_key(request.seed, request.round, first), "dropout", *other(draw))
+        torch.default_generator.manual_seed(of >> 1)
+        if self.settings.device.type == "cuda":
+            torch.cuda.manual_seed(of >> 1)
 
     def _numbers(self, request: Request) -> dict[str, Tensor]:
         """Options that may change from round to round without a new program, as arguments of it."""
@@ -201,7 +218,7 @@ class Together:
 
         return torch.func.vmap(one, in_dims=(None, 0, 0, None, None), randomness="different")
 
-    def _replay(self, request: Request, sizes: Sizes, program: Program, arguments: Any) -> dict[str, Tensor]:
+    def _recorded(self, request: Request, sizes: Sizes, program: Program, arguments: Any) -> Captured:
         options = tuple((name, repr(v)) for name, v in sorted(request.options.items()))
         what = request.work, request.weighed, options
         like = tuple(tuple((name, a.shape, a.dtype) for name, a in arrays.items()) for arrays in arguments[:2])
@@ -216,7 +233,7 @@ class Together:
             graph = Captured(program, arguments, self.settings.device, self.settings.pool)
             self._questions[what] = sorted(sizes.asked)
         self._captured[shape()] = graph  # the latest last
-        return graph(arguments)
+        return graph
 
 
 FINITE = "polyfed.finite"  # whether a client's arrays were finite before the layers changed them
