@@ -15,6 +15,7 @@ from polyfed import AFL, FMGDA, FSMGDA, BadInput, FedCMOO, Federation, Objective
 from polyfed.algorithms.objectives.fedcmoo import _keeping
 from polyfed.algorithms.objectives.fmgda import random_round
 from polyfed.core.keys import generator
+from polyfed.core.messages import Request
 from polyfed.layers.faults import Faults
 from polyfed.testing import open_door
 from polyfed.weights import pgd, project_simplex
@@ -246,3 +247,18 @@ def test_the_weights_of_two_sets_are_shared_by_what_the_cohort_holds() -> None:
     weights = [line["weights"] for line in found.history]
     assert all(sum(w.values()) == pytest.approx(1) for w in weights)
     assert sum(w["left"] == 1 for w in weights) >= 3
+
+
+def test_the_two_sets_drop_units_independently() -> None:
+    """A client in both sets sees the same rows (all of them) through different dropout masks."""
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3))
+    problem = Problem(model, [Objective(name, "cross-entropy") for name in ("left", "right")])
+    fleet = open_door(problem, small_federation())
+    options = {**FedCMOO(batch_size=0).local_options(1, fleet), "compress": {"name": "exact"}}
+    sizes = {"rows": 2, "columns": problem.dim, "over": "all"}
+    fleet.begin(1)
+    one, other = (
+        fleet.sum([0], Request("jacobian", dict(problem.initial()), options={**options, **sizes, "draw": draw}))["H"]
+        for draw in (1, 2)
+    )
+    assert not torch.equal(one, other)
