@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-data test-lowest check docs bench soak release-check clean
+.PHONY: demo test test-data test-lowest check docs bench soak nginx release-check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -60,6 +60,13 @@ bench: $(VENV)/.dev  ## the figures of benchmarks/README.md
 
 soak: $(VENV)/.dev  ## every method on a real Flower deployment on loopback: about ten minutes
 	$(BIN)/python -m pytest -m "soak or not soak" tests/deploy
+
+nginx:  ## Debian's nginx, openssl and ssh-keygen, for the tests of a deployment behind a proxy; needs root
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
+	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends nginx; }
+	@command -v openssl >/dev/null && command -v ssh-keygen >/dev/null || \
+	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+	      openssl openssh-client; }
 
 release-check: $(VENV)/.release  ## build, look into and install what would be published: about ten minutes
 	$(BIN)/python tools/release_check.py

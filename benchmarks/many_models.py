@@ -167,7 +167,7 @@ def on_data(seeds: int) -> None:
     for name, models in plans.items():
         print(name, flush=True)
         path = ROOT / "experiments" / "many-models" / f"{name}.toml"
-        command(str(path), models, None, "accuracy", None, seeds, None, False)
+        command(str(path), models, seeds=seeds)
 
 
 # -- figures

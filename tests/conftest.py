@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from polyfed.core.code import hold_to
+
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported: its kernels are run by Python
@@ -28,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs go to a fresh directory, never into the working tree."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_rule() -> None:
+    """Each test is a process that has read no experiment yet."""
+    hold_to(None)
 
 
 @pytest.fixture(params=["local", "wire"])

@@ -234,7 +234,10 @@ def test_a_run_with_its_own_model_resumes_from_anywhere(tmp_path: Path) -> None:
     Path("run/result.json").unlink()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    done = subprocess.run([*command, "resume", str(tmp_path / "run")], cwd=elsewhere, capture_output=True, text=True)
+    again = [*command, "resume", str(tmp_path / "run")]
+    refused = subprocess.run(again, cwd=elsewhere, capture_output=True, text=True)
+    assert (refused.returncode, "add --allow-code own_model (each time" in refused.stderr) == (2, True), refused.stderr
+    done = subprocess.run([*again, "--allow-code", "own_model"], cwd=elsewhere, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

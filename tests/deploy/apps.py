@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ class Run:
 
     def start(self) -> None:
         self.flower.run(self.app, self.config)
+        self.seen = time.monotonic()
 
     def lines(self) -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
@@ -89,8 +91,18 @@ class Run:
         self.flower.until(lambda: len(self.lines()) >= t, 300, f"round {t}")
 
     def end(self) -> list[dict[str, Any]]:
-        self.flower.until(lambda: (self.path / "result.json").is_file(), 400, "the end of the run")
+        self.flower.until(lambda: self._finished() or not self._runs(), 400, "the end of the run")
+        assert self._finished(), self.flower.logs()
         return self.lines()
+
+    def _finished(self) -> bool:
+        return (self.path / "result.json").is_file()
+
+    def _runs(self) -> bool:
+        """Whether there is a ServerApp, or may be soon."""
+        if self.flower.children("superlink", "flwr-serverapp"):
+            self.seen = time.monotonic()
+        return time.monotonic() - self.seen < 30
 
     def same_as_local(self) -> None:
         name, settings = read("experiment.toml")

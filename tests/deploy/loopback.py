@@ -54,11 +54,11 @@ class Loopback:
         text = f'[superlink]\ndefault = "loop"\n[superlink.loop]\naddress = "127.0.0.1:{self.port}"\n{security}\n'
         (self.folder / "flwr" / "config.toml").write_text(text)
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("ab")
         self.started[name] = subprocess.Popen(
             command,
-            env=self.env,
+            env=env or self.env,
             cwd=self.folder,
             stdout=log,
             stderr=log,
@@ -77,10 +77,12 @@ class Loopback:
         scheme = "https" if security else "http"
         self.until(lambda: answers(f"{scheme}://127.0.0.1:{self.port}/health", self.folder), 60, "the SuperLink")
 
-    def supernode(self, i: int, config: str, *security: str) -> subprocess.Popen[bytes]:
+    def supernode(
+        self, i: int, config: str, *security: str, env: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         return self.start(
             f"node-{i}", "flower-supernode", *(security or ("--insecure",)), "--superlink", f"127.0.0.1:{self.port}",
-            "--port", str(free_port()), "--node-config", config,
+            "--port", str(free_port()), "--node-config", config, env=env,
         )  # fmt: skip
 
     def flwr(self, *arguments: str, timeout: float = 120) -> str:

@@ -100,6 +100,10 @@ def test_every_client_opens_its_own_file(clinics: list[dict[str, Any]]) -> None:
     assert [c["holds"] for c in clients] == [[True, True], [True, True], [True, False]]
 
 
+class PowerFailure(BaseException):
+    """Nothing is tidied up after it."""
+
+
 def test_a_server_that_stopped_goes_on_at_the_same_model(clinics: list[dict[str, Any]]) -> None:
     whole = federate(Path.cwd(), Grid(fresh(config()), clinics), config(out="whole"))["model_sha256"]
 
@@ -109,13 +113,15 @@ def test_a_server_that_stopped_goes_on_at_the_same_model(clinics: list[dict[str,
         def _push(self, message: Any) -> str:
             self.left -= 1
             if not self.left:
-                raise KeyboardInterrupt
+                raise PowerFailure
             return super()._push(message)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(PowerFailure):
         federate(Path.cwd(), Dying(fresh(config()), clinics), config())
     assert RunDirectory.open(Path("run")).load() is not None
-    again = federate(Path.cwd(), Grid(fresh(config()), clinics[::-1]), config())  # other numbers at Flower, same names
+    grid = Grid(fresh(config()), clinics[::-1])
+    grid.contexts = {10 + i: context for i, context in grid.contexts.items()}  # other numbers at Flower, same names
+    again = federate(Path.cwd(), grid, config(bind=False))
     assert again["model_sha256"] == whole
     assert federate(Path.cwd(), Grid(fresh(config()), []), config()) == again  # complete: nobody is asked
 
@@ -126,7 +132,7 @@ def test_a_server_that_stopped_goes_on_at_the_same_model(clinics: list[dict[str,
         ({"data": "no/such.npz"}, "'no/such.npz' cannot be read as .npz"),
         ({"data": "no.such:module"}, "cannot be imported"),
         ({"data": None}, "names its data"),
-        ({"data": None, "partition-id": 7}, "partition-id should be below data.clients, 3. Found 7"),
+        ({"data": None, "partition-id": 1}, "data are the nodes' own"),
     ],
 )
 def test_a_node_whose_data_is_not_there_is_named(clinics: list[dict[str, Any]], change: Any, why: str) -> None:
@@ -134,6 +140,21 @@ def test_a_node_whose_data_is_not_there_is_named(clinics: list[dict[str, Any]], 
     with pytest.raises(RunStopped, match=r"2 of 3 clients were there after 0\.2 s") as error:
         federate(Path.cwd(), Grid(fresh(config()), clinics), config(wait=0.2))
     assert why in str(error.value)
+
+
+@pytest.mark.parametrize("engine", ["local", "flower"])
+def test_data_that_only_the_nodes_have_is_not_invented(engine: str) -> None:
+    """F3: it trained on rows of zeros."""
+    Path("experiment.toml").write_text(EXPERIMENT)
+    done = CliRunner().invoke(cli, ["run", "experiment.toml", "--engine", engine])
+    assert done.exit_code == 2
+    assert "only the clients have the data" in done.stderr
+    assert not list(Path.cwd().glob("runs/*"))
+
+
+def test_a_part_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(BadInput, match=r"partition-id should be below data\.clients, 6\. Found 7"):
+        own_data({"partition-id": 7}, small_federation(), ["left"], {}, 0)
 
 
 @pytest.mark.parametrize("name", ["no-such.toml", "../../etc/passwd", "/etc/passwd"])

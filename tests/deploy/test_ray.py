@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import pytest
 import torch
 from fleets import LOCAL, NEURAL, TASKS, many, trained, weights
+from torch import Tensor
 
 from outside import COMPRESSOR, MEDIAN
 from polyfed import FedCMOO, train
-from polyfed.core.door import PartView
+from polyfed.core.client import ClientState, RowClient
+from polyfed.core.door import Door, PartView
 from polyfed.core.engine import engines
 from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Metered
 from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import TICKS, Request
 from polyfed.core.part import Part
+from polyfed.core.work import Arrays, work
 from polyfed.testing import check_engine, open_door
 from small import small_federation, small_problem
 
@@ -108,6 +116,83 @@ def test_dropped_sums_commit_nothing() -> None:
     engine.close()
 
 
+@work("toy-nap", reply={"slept": ""}, needs="rows", state=lambda client: {"total": torch.zeros(())})
+def toy_nap(client: RowClient, request: Request, state: ClientState) -> tuple[Arrays, ClientState]:
+    """Sleeps for as long as it is told, and remembers how often it did; a negative time is the end."""
+    if request["seconds"] < 0:
+        time.sleep(0.5)  # Ray may lose what was sent in the last milliseconds
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(float(request["seconds"]))
+    return {"slept": state["total"] + request["model"]}, {"total": state["total"] + 1}
+
+
+def naps(fleet: Door, seconds: Sequence[float], how: str, **shared: Tensor) -> dict[int, float]:
+    """What those that woke up say: of a sum, all of it as the last one's."""
+    request = Request("toy-nap", shared, each={"seconds": torch.tensor(seconds)})
+    if how == "ask":
+        return {c: float(s["slept"][i]) for s in fleet.ask(range(6), request) for i, c in enumerate(s.clients)}
+    total = fleet.sum(range(6), request)
+    return {**dict.fromkeys(total.clients, 0.0), max(total.clients): float(total["slept"])}
+
+
+@pytest.mark.parametrize("how", ["ask", "sum"])
+@pytest.mark.parametrize(("seconds", "why"), [(60.0, "did not answer within 2 s"), (-1.0, "its worker process died")])
+def test_a_client_that_hangs_or_kills_its_worker_is_named_and_nothing_is_lost(
+    how: str, seconds: float, why: str
+) -> None:
+    engine = engines["ray"]({"": Part(small_problem(), small_federation())}, Layers(), workers=2, timeout=60.0)
+    fleet = open_door(small_problem(), small_federation(), engine)
+    fleet.begin(1)
+    naps(fleet, [0.0] * 6, how, model=torch.tensor(10.0))
+    for shard in cast(Any, engine)._shards:  # not before: the first exchange imports what it needs
+        shard.timeout = 2.0
+    fleet.begin(2)
+    assert sum(naps(fleet, [0.0] * 6, "ask", model=torch.tensor(20.0)).values()) == 6 * 21
+    begun = time.monotonic()
+    found = naps(fleet, [0.0, seconds, 0.0, 0.0, 0.0, 0.0], how)  # the model is the one of the exchange before
+    assert time.monotonic() - begun < 30  # the deadline, and a worker that starts on a busy machine
+    assert fleet.failures == [(1, why)]
+    assert sorted(found) == [0, 2, 3, 4, 5]
+    assert sum(found.values()) == 5 * 22
+    saved = engine.tree(), fleet.clock.tree()
+    fleet.begin(3)
+    assert sum(naps(fleet, [0.0] * 6, how, model=torch.tensor(0.0)).values()) == 5 * 3 + 2
+    engine.load(saved[0])  # round 3 never was
+    fleet.clock.load(saved[1])
+    fleet.begin(3)
+    assert sum(naps(fleet, [0.0] * 6, how, model=torch.tensor(0.0)).values()) == 5 * 3 + 2
+    engine.close()
+
+
+def test_a_client_that_is_silent_is_left_alone_for_a_while() -> None:
+    engine = engines["ray"]({"": Part(small_problem(), small_federation())}, Layers(), workers=1)
+    fleet = open_door(small_problem(), small_federation(), engine)
+    fleet.begin(1)
+    for _ in range(2):
+        naps(fleet, [0.0, -1.0, 0.0, 0.0, 0.0, 0.0], "ask", model=torch.tensor(0.0))
+    assert sorted(naps(fleet, [0.0] * 6, "sum")) == [0, 2, 3, 4, 5]
+    assert fleet.failures[2] == (1, "missed 2 exchanges in a row; asked again in round 2")
+    fleet.begin(2)
+    assert naps(fleet, [0.0] * 6, "ask", model=torch.tensor(0.0))[1] == 0
+    assert engine.tree()[""].keys() == {"0", "1", "2", "3", "4", "5"}
+    engine.close()
+
+
+class Stop(Layer):
+    stage: ClassVar[Stage] = "guard"
+
+    def reply(self, out: Outgoing) -> Mapping[str, Any]:
+        if out.client.id == 4:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return out.arrays
+
+
+def test_a_stopped_worker_is_replaced() -> None:
+    engine = {"name": "ray", "workers": 2, "timeout": 5.0}
+    result = train(small_problem(), small_federation(), "fedavg", rounds=1, engine=engine, layers=[Stop()])
+    assert result.history[0]["failures"] == [{"client": 4, "why": "did not answer within 5 s"}]
+
+
 def test_a_cluster_that_is_not_there_is_a_sentence() -> None:
     ray.shutdown()
     with pytest.raises(BadInput, match="there is no Ray cluster there"):
@@ -116,6 +201,24 @@ def test_a_cluster_that_is_not_there_is_a_sentence() -> None:
     result = trained("fedavg", LOCAL, {"name": "ray", "workers": 2}, rounds=1)  # and one of our own is ended
     assert not ray.is_initialized()
     assert torch.allclose(weights(result), weights(trained("fedavg", LOCAL, "local", rounds=1)), atol=1e-6)
+
+
+SIGNALLED = """
+import os, signal
+from polyfed.engines.ray.cluster import cluster
+
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+ray = cluster.enter("", 1)
+os.kill(os.getpid(), signal.SIGTERM)
+cluster.leave(ray)
+print("heard", heard == [signal.SIGTERM])
+"""
+
+
+def test_signals_stay_the_runs_to_handle() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=120)
+    assert "heard True" in done.stdout, done.stderr
 
 
 def test_ray_holds_what_every_engine_must() -> None:
@@ -141,3 +244,30 @@ def test_layers_and_compressors_from_outside(
     assert torch.allclose(local, cluster, atol=1e-6)
     plain = weights(train(small_problem(), small_federation(), method, rounds=2))
     assert not torch.allclose(local, plain, atol=1e-5)
+
+
+class Long(Layer):
+    """Client 3 sends updates 1e4 times as long."""
+
+    stage: ClassVar[Stage] = "attack"
+
+    def reply(self, out: Outgoing) -> Mapping[str, Any]:
+        about = out.named("update", "gradient") if out.client.id == 3 else ()
+        return {name: 1e4 * a if name in about else a for name, a in out.arrays.items()}
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_sum_leaves_out_who_is_far_from_the_rest(guard: bool) -> None:
+    problem, federation = small_problem(), small_federation()
+    start = {**problem.initial(), "omega": torch.ones(2)}
+    request = Request("sgd", start, options={"lr": 0.1, "steps": 2, "batch_size": 4})
+    found = {}
+    for name in ("local", "ray"):
+        engine = engines[name]({"": Part(problem, federation)}, Layers((Long(),), guard=guard))
+        door = open_door(problem, federation, engine)
+        door.begin(1)
+        found[name] = door.sum(range(6), request), dict(door.failures)
+        engine.close()
+    assert found["ray"][1] == found["local"][1]
+    assert set(found["ray"][1]) == ({3} if guard else set())
+    assert torch.allclose(found["ray"][0]["delta"], found["local"][0]["delta"], rtol=1e-5)

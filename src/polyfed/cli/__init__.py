@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Annotated
 
 import typer
 import typer.core
 
 from polyfed.cli.data import data_app
 from polyfed.cli.delta_m import delta_m
+from polyfed.cli.doctor import doctor
 from polyfed.cli.flower import flower_app
 from polyfed.cli.gain import gain
 from polyfed.cli.listing import list_
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
+from polyfed.cli.runs import runs_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +27,24 @@ app = typer.Typer(
     help="Federated learning with many objectives, many models and many tasks.",
 )
 
+
+def _version(asked: bool) -> None:
+    if asked:
+        from polyfed import __version__
+
+        print(f"polyfed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def polyfed(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Federated learning with many objectives, many models and many tasks."""
+
+
 app.command()(run)
 app.command()(resume)
 app.command(name="list")(list_)
@@ -31,6 +52,8 @@ app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")
 app.command()(gain)
 app.command(name="delta-m")(delta_m)
+app.add_typer(runs_app, name="runs")
+app.command()(doctor)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyfed.core.errors import BadInput, Interrupted, PolyfedError
+from polyfed.core.errors import BadInput, Interrupted, PolyfedError, cut, visible
 
 if TYPE_CHECKING:
     from polyfed.run.plan import Plan
@@ -51,8 +51,13 @@ def errors_as_sentences() -> Iterator[None]:
     try:
         yield
     except PolyfedError as error:
-        print(f"polyfed: {error}", file=sys.stderr)
+        print(f"polyfed: {visible(error)}", file=sys.stderr)
         sys.exit(from_ctrl_c if isinstance(error, Interrupted) else 2 if isinstance(error, BadInput) else 1)
+    except BrokenPipeError:  # `polyfed list | head`: nobody reads on
+        raise
+    except OSError as error:  # a name that no file can have, a disk that fails
+        print(f"polyfed: {cut(visible(error))}; 'polyfed doctor' looks at the disk and at rights.", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("polyfed: stopped; 'polyfed resume RUN' continues from the last checkpoint.", file=sys.stderr)
         sys.exit(from_ctrl_c)

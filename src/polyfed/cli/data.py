@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyfed.cli.common import AsJson, Assignments, errors_as_sentences
+from polyfed.cli.common import AllowCode, AsJson, Assignments, errors_as_sentences
 
 if TYPE_CHECKING:
     from polyfed.data.store import Source
@@ -27,7 +27,7 @@ def list_(json_: AsJson = False) -> None:
     with errors_as_sentences():
         from polyfed.data.store import root
 
-        rows = _inventory()
+        rows = inventory()
         if json_:
             print(json.dumps({"root": str(root()), "datasets": rows}))
         else:
@@ -46,7 +46,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set (polyfed data lis
         datasets[name]  # an unknown name ends here
         for source in needs.get(name, ()):
             fetch(source)
-        row = next(row for row in _inventory() if row["name"] == name)
+        row = next(row for row in inventory() if row["name"] == name)
         where = f": {row['where']}" if row["where"] else ""
         print(json.dumps(row) if json_ else f"{name} is {row['status']}{where}")
 
@@ -55,6 +55,7 @@ def fetch(name: Annotated[str, typer.Argument(help="A data set (polyfed data lis
 def show(
     experiment: Annotated[str, typer.Argument(help="A TOML file, or a built-in name (polyfed list experiments).")],
     set_: Assignments = None,
+    allow_code: AllowCode = None,
     out: Annotated[Path | None, typer.Option(metavar="PNG", help="The picture; default: EXPERIMENT-split.png.")] = None,
     json_: AsJson = False,
 ) -> None:
@@ -66,14 +67,14 @@ def show(
         from polyfed.experiment.reading import override, read
         from polyfed.experiment.schema import Top
 
-        name, settings = read(experiment)
+        name, settings = read(experiment, allow_code or ())
         settings = override(settings, set_ or [])
         top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
         found = view.show(name, top.data, top.seed, view.to_file(out, name))
         print(json.dumps(found) if json_ else "\n".join(view.lines(found)))
 
 
-def _inventory() -> list[dict[str, Any]]:
+def inventory() -> list[dict[str, Any]]:
     """One row per data set: its name; whether it is there, in part, missing or built in; its bytes; where it is."""
     from polyfed.data import datasets
     from polyfed.data.store import needs
@@ -103,4 +104,4 @@ def _show(rows: list[dict[str, Any]]) -> None:
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(row["name"], row["status"], decimal(row["bytes"]) if row["bytes"] else "", row["where"])
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False).print(table)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from polyfed.cli.common import AsJson, Assignments, errors_as_sentences
+from polyfed.cli.common import AllowCode, AsJson, Assignments, errors_as_sentences
 
 
 def gain(
@@ -23,6 +23,7 @@ def gain(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the experiment's on.")] = 1,
     set_: Assignments = None,
+    allow_code: AllowCode = None,
     json_: AsJson = False,
 ) -> None:
     """Measure M T_1 / T_M: rounds one model after the other against rounds all together."""
@@ -32,7 +33,7 @@ def gain(
         from polyfed.experiment.gain import lines, measure
         from polyfed.experiment.reading import override, read
 
-        _, settings = read(experiment)
+        _, settings = read(experiment, allow_code or ())
         settings = override(settings, set_ or [])
         names = (schedule or str(settings.pop("schedule", {}).get("name", "mfa-rr"))).split(",")
         for name in names:

@@ -34,7 +34,7 @@ def list_(
         for what, names in chosen.items():
             for i, (name, text) in enumerate(names.items()):
                 table.add_row(what if i == 0 else "", name, text)
-        Console(width=None if sys.stdout.isatty() else 160).print(table)
+        Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False).print(table)
 
 
 def _kinds() -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyfed.cli.common import AsJson, Assignments, errors_as_sentences, show_result, with_progress
+from polyfed.cli.common import AllowCode, AsJson, Assignments, errors_as_sentences, show_result, with_progress
 
 
 def run(
@@ -15,6 +15,7 @@ def run(
         str, typer.Argument(help="A TOML file, or a built-in name (polyfed list experiments).")
     ] = "two-digits",
     set_: Assignments = None,
+    allow_code: AllowCode = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same model.")] = None,
     engine: Annotated[str | None, typer.Option(help="Where clients work (polyfed list engines).")] = None,
@@ -28,7 +29,7 @@ def run(
         from polyfed.run.directory import RunDirectory, check_free
         from polyfed.run.loop import execute
 
-        name, settings = read(experiment)
+        name, settings = read(experiment, allow_code or ())
         if engine is not None and settings.get("engine") != {"name": engine, **without_name(settings.get("engine"))}:
             settings["engine"] = {"name": engine}  # another engine's settings would not fit
         settings |= {key: value for key, value in (("rounds", rounds), ("seed", seed)) if value is not None}

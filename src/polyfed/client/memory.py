@@ -77,14 +77,15 @@ class Memory:
         if state is not None:
             self._slots.setdefault(job.client, _Slot()).pending[job.request.tick] = state
 
-    def tree(self) -> dict[str, Any]:
-        """All durable state as a tree of tensors, for the checkpoint of a simulation."""
+    def tree(self, clients: Sequence[int] | None = None) -> dict[str, Any]:
+        """All durable state as a tree of tensors, for the checkpoint of a simulation; or that of some clients."""
+        some = self._slots if clients is None else {c: self._slots[c] for c in clients if c in self._slots}
         return {
             str(client): {
                 "pending": {str(tick): dict(state) for tick, state in slot.pending.items()},
                 **({} if slot.committed is None else {"committed": dict(slot.committed)}),
             }
-            for client, slot in self._slots.items()
+            for client, slot in some.items()
         }
 
     def load(self, tree: Mapping[str, Any]) -> None:

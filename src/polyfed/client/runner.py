@@ -15,6 +15,7 @@ from polyfed.client.memory import Job, Memory
 from polyfed.core.client import Client, ClientState, all_finite
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index
+from polyfed.core.interrupt import may_go_on
 from polyfed.core.keys import client_key, common_key, key, other, permutation
 from polyfed.core.layer import Layer, Layers, Outgoing
 from polyfed.core.messages import DTYPES, Reply, Request
@@ -181,6 +182,7 @@ class LoopClient:
             if augment is not None:
                 batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i, *other(draw))))
             carry = step(carry, batch, i)
+            may_go_on()
         return carry
 
     def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool, draw: int) -> Iterator[Index]:
@@ -312,9 +314,11 @@ class ClientRunner:
         place = client - self.offset
         self.autograd.reset()
         of = client_key(request.seed, request.round, client)
-        torch.default_generator.manual_seed(of >> 1)  # for dropout
+        draw: Any = request.options.get("draw", 0)
+        dropout = (key(of, "dropout", draw) if draw else of) >> 1
+        torch.default_generator.manual_seed(dropout)
         if self.device != HOST:
-            torch.cuda.manual_seed(of >> 1)
+            torch.cuda.manual_seed(dropout)
         holds = torch.tensor(self._holds[place], dtype=self.problem.dtype, device=self.device)
         n = int(self.federation.examples[place])
         common = common_key(request.seed, request.round)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
-from polyfed.core.schema import Field, statistics
+from polyfed.core.schema import Field, gradient
 from polyfed.core.settings import settings
 
 
@@ -20,7 +20,7 @@ class ClientGrams(Compressor):
     additive = True
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
-        return {"G": statistics("M M", by="heard")}
+        return {"G": gradient("M M", by="heard", power=2)}
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         return {"G": H @ H.T}

@@ -35,7 +35,7 @@ class RandSvd(Compressor):
     def _sizes(self, M: int, d: int) -> tuple[int, int]:
         """The side of the square and the number of components."""
         side = math.ceil(math.sqrt(M * d))
-        return side, min(int(self.budget * d / (2 * side)), side)
+        return side, int(min(self.budget * d / (2 * side), side))
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
         side, r = self._sizes(M, d)

@@ -28,11 +28,11 @@ class TopK(Compressor):
     restores = True
 
     def _entries(self, M: int, d: int) -> int:
-        return max(1, min(M * d, int(self.budget * d / 2)))  # a place costs as much as a value
+        return max(1, int(min(M * d, self.budget * d / 2)))  # a place costs as much as a value
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
         k = self._entries(M, d)
-        return {"values": gradient(f"{k}"), "places": statistics(f"{k}", "int32")}
+        return {"values": gradient(f"{k}"), "places": statistics(f"{k}", "int32", below=M * d)}
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         places = H.reshape(-1).abs().topk(self._entries(*H.shape)).indices
@@ -58,7 +58,7 @@ class RandomMask(Compressor):
     restores = True
 
     def _entries(self, M: int, d: int) -> int:
-        return max(1, min(M * d, int(self.budget * d)))
+        return max(1, int(min(M * d, self.budget * d)))
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
         return {"values": gradient(f"{self._entries(M, d)}")}

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
+from polyfed.core.guard import LIMIT, Guard
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
 from polyfed.core.registry import Registry
 from polyfed.core.schema import Schema, schema_of
-from polyfed.core.validate import validate_replies
+from polyfed.core.validate import Expected
 from polyfed.core.work import works
 
 
@@ -35,6 +38,7 @@ class Engine(Fleet):
     def __init__(self, parts: Parts, layers: Layers) -> None:
         self.parts, self.layers = dict(parts), layers
         self.population = {name: Population.of(part.problem, part.federation) for name, part in parts.items()}
+        self.far: dict[str, dict[int, float]] = {}  # of each part's last round, how far from the median clients were
         self._lock = threading.RLock()
 
     @abstractmethod
@@ -42,13 +46,25 @@ class Engine(Fleet):
         """Do the work of a request, stamped and addressed, and yield replies in the order of `clients`."""
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        schema = self.schema(request)
+        expected = self.expected(request)
+        guard = Guard(expected.labels, self.layers.guard)
         with self._turn():
-            for stack in self.replies(clients, request):
-                yield validate_replies(stack, schema)
+            yield from guard(expected.validated(stack) for stack in self.replies(clients, request))
+        self.note(request, guard)
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         return Sum.of(self.ask(clients, request))
+
+    def expected(self, request: Request) -> Expected:
+        """What the server knows of the replies to this request."""
+        return expected_replies(self.parts, self.population[request.part], self.layers, request)
+
+    def note(self, request: Request, guard: Guard) -> None:
+        """Who was how far from the rest in this round, should one have to be found who spoiled it."""
+        if request.part not in self.far or not request.exchange:
+            self.far[request.part] = {}
+        far = self.far[request.part]
+        far.update({c: max(ratio, far.get(c, 0.0)) for c, ratio in guard.farthest().items()})
 
     def schema(self, request: Request) -> Schema:
         """Shape and type of every array of a reply to this request, as it travels."""
@@ -64,6 +80,10 @@ class Engine(Fleet):
     def load(self, tree: Mapping[str, Any]) -> None:
         """Back to a checkpoint."""
 
+    def refusals(self) -> list[str]:
+        """Strangers that were refused since this was last asked, and why: who is no client has no number to fail by."""
+        return []
+
     def close(self) -> None:
         """Let go of processes and connections."""
 
@@ -75,6 +95,15 @@ def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
     fields = layers.transported(work, request.options)
     sizes = {**work.sizes(request.options), **problem.dims}
     return schema_of(fields, sizes, problem.dtype, weighed=request.weighed)
+
+
+def expected_replies(parts: Parts, population: Population, layers: Layers, request: Request) -> Expected:
+    """What a server that knows these clients expects of their replies."""
+    work = works[request.work]
+    return Expected(
+        schema_of_reply(parts, layers, request), layers.transported(work, request.options),
+        partial(work.most, request.options), population, request.weighed, LIMIT if layers.guard else math.inf,
+    )  # fmt: skip
 
 
 engines: Registry[Callable[..., Engine]] = Registry("engine", "polyfed.engines", modules=("polyfed.deploy.engine",))

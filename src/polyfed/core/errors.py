@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class PolyfedError(Exception):
@@ -26,10 +27,37 @@ class NobodyAnswered(PolyfedError):
     """None of the clients that were asked gave a usable reply."""
 
 
+LONGEST = 60  # characters of a value in a sentence
+CHOICES = 160  # characters of a list of choices
+
+
+def visible(text: Any) -> str:
+    """A text whose escapes, links and line ends are seen and not obeyed by a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence shows it: on one line, without control characters, the middle of a long one left out."""
+    try:
+        text = repr(value)
+    except Exception:  # a stranger's object
+        text = f"<{type(value).__name__}>"
+    text = visible(text)
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]}...{text[-half:]}"
+
+
+def cut(text: str, longest: int = 200) -> str:
+    """Somebody else's message on one line, without control characters and not too long."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(str(text).split()))
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """` Did you mean 'fedavg'?` for 'fedagv', or all the choices when nothing is near."""
     known = sorted(words)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word[:LONGEST], known, n=1)
     if close:
-        return f" Did you mean {close[0]!r}?"
-    return f" Known: {', '.join(known)}." if known else ""
+        return f" Did you mean {shown(close[0])}?"
+    some = ", ".join(known)
+    return f" Known: {some if len(some) <= CHOICES else some[:CHOICES].rpartition(',')[0] + ', ...'}." if known else ""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, cut, shown
 from polyfed.core.problem import Batch
 
 Index = NDArray[np.int64]
@@ -37,8 +37,9 @@ class Rows:
     @classmethod
     def of(cls, lists: Sequence[ArrayLike]) -> Rows:
         """From one list of row numbers per client."""
-        length = np.array([np.size(rows) for rows in lists], dtype=np.int64)
-        order = np.concatenate([np.asarray(rows, dtype=np.int64).ravel() for rows in lists]) if len(lists) else length
+        arrays = [_row_numbers(rows, client) for client, rows in enumerate(lists)]
+        length = np.array([rows.size for rows in arrays], dtype=np.int64)
+        order = np.concatenate([rows.ravel() for rows in arrays]).astype(np.int64) if arrays else length
         return cls(order, np.cumsum(length) - length, length)
 
     @classmethod
@@ -131,8 +132,12 @@ class Federation:
         from polyfed.core.keys import generator
 
         xs, ys = _tensor(x), _named(targets)
+        if isinstance(clients, bool | str | bytes | float) or (isinstance(clients, int | np.integer) and clients < 1):
+            raise BadInput(f"clients should be a number from 1 on, or lists of row numbers. Found {shown(clients)}.")
         if isinstance(clients, int | np.integer):
             clients = Rows.dealt(generator(seed, "partition").permutation(len(xs)), int(clients))
+        if not isinstance(clients, Rows | Sequence | np.ndarray) or getattr(clients, "shape", None) == ():
+            raise BadInput(f"clients should be a number from 1 on, or lists of row numbers. Found {shown(clients)}.")
         train = clients if isinstance(clients, Rows) else Rows.of(clients)
         if len(train.order) and not 0 <= train.order.min() <= train.order.max() < len(xs):
             raise BadInput(f"Clients' row numbers should lie between 0 and {len(xs) - 1}. Found {train.order.max()}.")
@@ -142,9 +147,9 @@ class Federation:
             theirs = _named(test[1])
             if set(theirs) != set(ys):
                 raise BadInput(f"Test targets should be those of training, {sorted(ys)}. Found {sorted(theirs)}.")
-            ys = {name: torch.cat([ys[name], theirs[name]]) for name in ys}
-            xs = torch.cat([xs, _tensor(test[0])])
-        held = {name: np.asarray(column, dtype=bool) for name, column in (holds or {}).items()}
+            ys = {name: _joined([ys[name], theirs[name]], f"test targets {name!r}") for name in ys}
+            xs = _joined([xs, _tensor(test[0])], "test rows")
+        held = {name: _truths(name, column) for name, column in (holds or {}).items()}
         return cls(xs, ys, train, server=server, holds=held)
 
     @classmethod
@@ -160,18 +165,20 @@ class Federation:
             clients: each client's arrays.
             test: arrays (x, targets) that the server evaluates on.
         """
+        if not clients or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in clients):
+            raise BadInput(f"Clients should be given as (x, targets), one pair each. Found {shown(clients)}.")
         parts = [(_tensor(x), _named(targets)) for x, targets in clients]
         names = list(dict.fromkeys(name for _, targets in parts for name in targets))
         like = {name: next(t[name] for _, t in parts if name in t) for name in names}
 
         def column(name: str) -> Tensor:
             blank = [t.get(name, like[name].new_zeros((len(x), *like[name].shape[1:]))) for x, t in parts]
-            return torch.cat(blank)
+            return _joined(blank, f"clients' targets {name!r}")
 
         lengths = np.array([len(x) for x, _ in parts], dtype=np.int64)
         rows = Rows(np.arange(lengths.sum()), np.cumsum(lengths) - lengths, lengths)
         holds = {name: [name in t for _, t in parts] for name in names if name}
-        x, targets = torch.cat([x for x, _ in parts]), {name: column(name) for name in names}
+        x, targets = _joined([x for x, _ in parts], "clients' rows"), {name: column(name) for name in names}
         return cls.from_arrays(x, targets, clients=rows, test=test, holds=holds)
 
     def __len__(self) -> int:
@@ -257,8 +264,49 @@ class Federation:
         )  # fmt: skip
 
 
+def _row_numbers(rows: ArrayLike, client: int) -> NDArray[Any]:
+    try:
+        made = np.asarray(rows)
+        if made.ndim and (not made.size or made.dtype.kind in "iu"):
+            return made
+    except ValueError:  # lists of unequal length
+        pass
+    raise BadInput(
+        f"Clients should be given as one list of row numbers each, or as their number. Found {shown(rows)} for client "
+        f"{client}; from a column of owners make [np.flatnonzero(column == owner) for owner in np.unique(column)]."
+    )
+
+
+def _joined(tensors: Sequence[Tensor], what: str) -> Tensor:
+    try:
+        return torch.cat(list(tensors))
+    except (RuntimeError, TypeError) as error:
+        shapes = shown([tuple(t.shape[1:]) for t in tensors])
+        raise BadInput(f"The {what} should be of one shape and type. Found rows of shapes {shapes}.") from error
+
+
+def _truths(name: str, column: ArrayLike) -> NDArray[np.bool_]:
+    try:
+        made = np.asarray(column, dtype=bool)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"'holds' of {name!r} should be true or false for each client. Found {shown(column)}."
+        ) from error
+    if made.ndim != 1:
+        raise BadInput(f"'holds' of {name!r} should be true or false for each client. Found {shown(column)}.")
+    return made
+
+
 def _tensor(values: ArrayLike | Tensor) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    try:
+        made = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values, order="C"))
+        if made.dim():
+            return made
+        raise TypeError("one number is no row")
+    except (TypeError, ValueError) as error:  # texts, objects, rows of unequal length
+        found = getattr(values, "dtype", type(values).__name__)
+        why = cut(str(error), 120)
+        raise BadInput(f"Rows should be one array of numbers. Found {shown(found)} ({why}).") from error
 
 
 def _named(targets: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]) -> dict[str, Tensor]:

@@ -56,6 +56,10 @@ class Stack:
         arrays = {name: a[keep] for name, a in self.arrays.items()}
         return replace(self, clients=[self.clients[i] for i in keep], arrays=arrays, failed={**self.failed, **bad})
 
+    def pick(self, rows: Sequence[int]) -> Stack:
+        """The replies at these places alone, copied."""
+        return Stack([self.clients[i] for i in rows], {name: a[list(rows)] for name, a in self.arrays.items()})
+
     def weighed(self, request: Request) -> Stack:
         """Every reply times its weights, so that adding up gives the numerators of weighted means."""
         fields = works[request.work].fields(request.options)
@@ -107,6 +111,11 @@ class Population:
     @classmethod
     def of(cls, problem: Problem, federation: Federation) -> Population:
         return cls(problem.names, federation.examples, federation.matrix(problem.names), problem.dtype)
+
+    def shifted(self, first: int) -> Population:
+        """The same clients, numbered from `first` on."""
+        holds = np.pad(self.holds, ((first, 0), (0, 0)))
+        return replace(self, examples=np.pad(self.examples, (first, 0)), holds=holds)
 
 
 class Fleet(ABC):

@@ -118,6 +118,7 @@ class Layers:
 
     listed: tuple[Layer, ...] = ()
     finite: bool = field(default=True)  # the server's own measurements may be infinite: that is worth knowing
+    guard: bool = True  # whether the server leaves out replies that are far longer than the cohort's (`core/guard.py`)
 
     def __post_init__(self) -> None:
         for layer in self.listed:

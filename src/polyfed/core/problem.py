@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, nearest, shown
 
 PerExample = Callable[[Tensor, Tensor], Tensor]
 Outputs = Tensor | Mapping[str, Tensor]
@@ -80,8 +80,10 @@ class Metric:
     better: Literal["higher", "lower"]
 
     def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise BadInput(f"Metric: function should be a function of (output, target). Found {shown(self.function)}.")
         if self.better not in ("higher", "lower"):
-            raise BadInput(f"Metric: better should be 'higher' or 'lower'. Found {self.better!r}.")
+            raise BadInput(f"Metric: better should be 'higher' or 'lower'. Found {shown(self.better)}.")
 
 
 LOSSES: dict[str, tuple[PerExample, dict[str, Metric]]] = {
@@ -116,18 +118,27 @@ class Objective:
     classes: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise BadInput(f"Objective: name should be a text. Found {shown(self.name)}.")
+        own = f"Objective {shown(self.name)}"
         if isinstance(self.loss, str) and self.loss not in LOSSES:
-            raise BadInput(f"Objective {self.name!r}: unknown loss {self.loss!r}.{nearest(self.loss, LOSSES)}")
+            raise BadInput(f"{own}: unknown loss {shown(self.loss)}.{nearest(self.loss, LOSSES)}")
+        if not isinstance(self.loss, str) and not callable(self.loss):
+            raise BadInput(f"{own}: loss should be a name or a function of (output, target). Found {shown(self.loss)}.")
+        if self.metrics is not None and not isinstance(self.metrics, Mapping):
+            raise BadInput(f"{own}: metrics should be a dict of polyfed.Metric by name. Found {shown(self.metrics)}.")
+        if self.classes is not None and (isinstance(self.classes, bool) or not isinstance(self.classes, int)):
+            raise BadInput(f"{own}: classes should be a whole number. Found {shown(self.classes)}.")
         if self.classes is not None and (self.classes < 2 or self.loss not in OF_CLASSES):
             raise BadInput(
-                f"Objective {self.name!r}: classes should be 2 or more, beside the loss 'squared'; other losses need "
-                f"none. Found {self.classes} beside {self.loss!r}."
+                f"{own}: classes should be 2 or more, beside the loss 'squared'; other losses need none. Found "
+                f"{shown(self.classes)} beside {shown(self.loss)}."
             )
         for name, metric in (self.metrics or {}).items():
             if not isinstance(metric, Metric):
                 raise BadInput(
-                    f"Objective {self.name!r}: say whether more of the metric {name!r} is better: "
-                    f"Metric(function, better='higher') or 'lower'. Found {metric!r}."
+                    f"{own}: say whether more of the metric {name!r} is better: "
+                    f"Metric(function, better='higher') or 'lower'. Found {shown(metric)}."
                 )
 
     @cached_property
@@ -172,6 +183,12 @@ class Problem:
     """
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective], dtype: torch.dtype = torch.float32) -> None:
+        if not isinstance(model, nn.Module):
+            raise BadInput(f"A problem's model should be a torch.nn.Module. Found {shown(model)}.")
+        if not isinstance(objectives, Sequence) or not all(isinstance(o, Objective) for o in objectives):
+            raise BadInput(f"A problem's objectives should be a list of polyfed.Objective. Found {shown(objectives)}.")
+        if dtype not in (torch.float32, torch.float64):
+            raise BadInput(f"A problem's dtype should be torch.float32 or torch.float64. Found {shown(dtype)}.")
         self.model = model.to(dtype)
         self.objectives = tuple(objectives)
         self.names = tuple(o.name for o in self.objectives)

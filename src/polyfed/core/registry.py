@@ -8,7 +8,8 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.code import check_code
+from polyfed.core.errors import BadInput, cut, nearest, shown
 
 T = TypeVar("T")
 _registries: list[Registry[Any]] = []
@@ -52,14 +53,14 @@ class Registry(Generic[T]):
             thing: T = _import(name, self.kind)
             self._imported[name] = thing
             return thing
-        raise BadInput(f"Unknown {self.kind} {name!r}.{nearest(name, self._things)}")
+        raise BadInput(f"Unknown {self.kind} {shown(name)}.{nearest(name, self._things)}")
 
     def known(self, name: str) -> T:
         """The thing of that name, if it is registered or was imported here before: for names that come from outside."""
         if name in self._imported:
             return self._imported[name]
         if ":" in name:
-            raise BadInput(f"Unknown {self.kind} {name!r}; it is not one that this side has imported.")
+            raise BadInput(f"Unknown {self.kind} {shown(name)}; it is not one that this side has imported.")
         return self[name]
 
     def name_of(self, kind: Any) -> str:
@@ -110,14 +111,16 @@ def _home(thing: Any) -> tuple[str, str]:
 
 
 def _import(name: str, kind: str) -> Any:
+    check_code(name, kind)
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
         if not callable(found):
             raise AttributeError(f"{attribute!r} is {type(found).__name__}, not a function or a class")
         return found
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever a user's module does when it is imported
+        why = cut(f"{type(error).__name__}: {error}")
         raise BadInput(
-            f"The {kind} {name!r} cannot be imported ({error}); "
+            f"The {kind} {shown(name)} cannot be imported ({why}); "
             "write 'module:name', the module a file beside the experiment, without '.py', or on the Python path."
         ) from error

@@ -33,6 +33,13 @@ class Field:
         by: the weight it is averaged by, the name of an array with the role 'weight'; empty for arrays that simply
             add up. A weight with one entry per objective multiplies along the array's first axis.
         in_sums: whether it travels where a sum is asked for; a weight whose sum nobody needs does not.
+        power: of a weight: it is at most what the client may count, to this power; of products of gradients, of how
+            many: their length grows with a gradient's to this power.
+        whole: of a weight: whether it is a number of rows.
+        below: of whole numbers: all are from 0 to below this; 0 for any.
+        alike: of an update or a gradient: whether the guard compares its length with other clients'; not where each
+            client's model is its own.
+        per: of an update: the array in whose units it counts, so that the guard compares lengths divided by it.
     """
 
     axes: str = ""
@@ -40,6 +47,11 @@ class Field:
     role: Role = "statistics"
     by: str = ""
     in_sums: bool = True
+    power: int = 1
+    whole: bool = False
+    below: int = 0
+    alike: bool = True
+    per: str = ""
 
     @classmethod
     def of(cls, field: Field | str) -> Field:

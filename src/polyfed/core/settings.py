@@ -10,8 +10,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from pydantic.fields import FieldInfo
 
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, cut, nearest, shown
+from polyfed.core.lookalikes import lookalike
 
 Settings = dict[str, Any]
 T = TypeVar("T")
@@ -47,7 +49,9 @@ def settings(cls: type[T]) -> type[T]:
     @functools.wraps(initialise)
     def checked(self: Any, *arguments: Any, **values: Any) -> None:
         if arguments:
-            raise BadInput(f"{made.__name__}: settings are given by name. Found {arguments[0]!r} without one.")
+            raise BadInput(f"{made.__name__}: settings are given by name. Found {shown(arguments[0])} without one.")
+        if wrong := lookalike(_hints(made), values):
+            raise BadInput(f"{made.__name__}: {wrong.sentence('')}")
         try:
             initialise(self, **values)
         except ValidationError as error:
@@ -76,9 +80,9 @@ def build(factory: Callable[..., Any], table: Settings, path: str, **given: Any)
     if hasattr(factory, "__pydantic_validator__"):
         kind: Any = factory
         if unknown := next((key for key in table if key not in accepts(factory)), None):  # pydantic may ignore it
-            raise BadInput(f"Unknown key {f'{path}.{unknown}'!r}.{nearest(unknown, accepts(factory))}")
+            raise BadInput(f"Unknown key {shown(f'{path}.{unknown}')}.{nearest(unknown, accepts(factory))}")
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        made = check(lambda: adapter.validate_python(table), table, path, accepts(factory))
+        made = check(lambda: adapter.validate_python(table), table, path, accepts(factory), _hints(factory))
         return made, adapter.dump_python(made, mode="json", exclude_none=True)
     ours = {name: value for name, value in given.items() if name in inspect.signature(factory).parameters}
     values, resolved = arguments(factory, table, path, ours)
@@ -89,7 +93,7 @@ def arguments(
     factory: Callable[..., Any], table: Settings, path: str, given: typing.Collection[str]
 ) -> tuple[Settings, Settings]:
     """A function's arguments from a table, validated; and as plain values, defaults filled in."""
-    values = check(lambda: _model(factory, given)(**table), table, path, accepts(factory, given))
+    values = check(lambda: _model(factory, given)(**table), table, path, accepts(factory, given), _hints(factory))
     given_too = values.model_extra or {}
     return {**{name: getattr(values, name) for name in type(values).model_fields}, **given_too}, _plain(values)
 
@@ -101,10 +105,7 @@ def _plain(values: Any) -> Settings:
 
 def _model(factory: Callable[..., Any], given: typing.Collection[str]) -> Any:
     """A pydantic model of a function's own parameters."""
-    try:
-        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
-    except NameError:  # annotations that exist for a type checker only
-        hints = {}
+    hints = _hints(factory)
     named = {
         n: p
         for n, p in inspect.signature(factory).parameters.items()
@@ -120,32 +121,92 @@ def _model(factory: Callable[..., Any], given: typing.Collection[str]) -> Any:
     return create_model(getattr(factory, "__name__", "Settings"), __config__=config, **fields)
 
 
-def check(validate: Callable[[], Any], table: Settings, path: str, known: typing.Collection[str]) -> Any:
-    """Run a validation; its first complaint becomes one sentence that names the key, the value and the rule."""
+def _hints(factory: Any) -> dict[str, Any]:
+    """The types of a function's parameters, or of a class's fields."""
+    try:
+        if inspect.isclass(factory) and not hasattr(factory, "__dataclass_fields__"):
+            factory = factory.__init__
+        return typing.get_type_hints(factory, include_extras=True)
+    except NameError:  # annotations that exist for a type checker only
+        return {}
+
+
+def check(
+    validate: Callable[[], Any],
+    table: Settings,
+    path: str,
+    known: typing.Collection[str],
+    hints: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run a validation; its first complaint becomes one sentence that names the key, the value and the rule.
+
+    Args:
+        validate: makes the thing.
+        table: what it is made from.
+        path: the table's own key.
+        known: the keys there are; of a `Table`, its fields.
+        hints: their types.
+    """
+    fields = known.items() if isinstance(known, Mapping) else ()
+    hints = {name: f.annotation for name, f in fields if isinstance(f, FieldInfo)} if hints is None else hints
+    if wrong := lookalike(hints, table):
+        raise BadInput(wrong.sentence(path))
     try:
         return validate()
     except ValidationError as error:
         raise BadInput(_sentence(error, table, path, known)) from error
+    except (OverflowError, RecursionError) as error:
+        raise BadInput(f"{path or 'A setting'} cannot be read: {cut(str(error))}.") from error
 
 
 def _sentence(error: ValidationError, table: Settings, path: str, known: typing.Collection[str]) -> str:
-    first = max(error.errors(), key=lambda e: len(_place(e, table)[0]))  # of a union, the branch that was meant
+    meant = _meant(error.errors(), table)
+    first = max(meant, key=lambda e: len(_place(e, table)[0]))
     keys, found = _place(first, table)
     name = ".".join(keys)
-    key = ".".join(part for part in (path, name) if part)
+    key = cut(".".join(part for part in (path, name) if part), 80)
     if first["type"] in UNKNOWN:
         return f"Unknown key {key!r}.{nearest(name, known) if len(keys) == 1 else ''}"
     if first["type"] in MISSING:
         return f"The key {key!r} is needed and was not given."
     if first["type"] == "union_tag_invalid":
         tag, tags = first["ctx"]["tag"], first["ctx"]["expected_tags"].replace("'", "").split(", ")
-        return f"Unknown {key}.name {tag!r}.{nearest(tag, tags)}"
+        return f"Unknown {key}.name {shown(tag)}.{nearest(tag, tags)}"
     if first["type"] == "union_tag_not_found":
         return f"The key '{key}.name' is needed and was not given."
     if first["type"] == "value_error" and not name:
         return f"{path}: {_rule(first['msg'])}" if path else _rule(first["msg"])
-    rules = [e["msg"] for e in error.errors() if _place(e, table)[0] == keys]
-    return f"{key} should be {' or '.join(dict.fromkeys(map(_rule, rules)))}. Found {found!r}."
+    rules = [e["msg"] for e in meant if _place(e, table)[0] == keys]
+    return f"{key} should be {cut(' or '.join(dict.fromkeys(map(_rule, rules))))}. Found {shown(found)}."
+
+
+def _meant(errors: list[Any], table: Settings) -> list[Any]:
+    """Of a union's branches, those that were meant: where the fewest keys are missing or unknown, and the type fits."""
+    branches: dict[tuple[Any, ...], list[Any]] = {}
+    for error in errors:
+        branches.setdefault(_branch(error, table), []).append(error)
+    place = len(next(iter(branches))) - 1  # all of the first union's
+    same = {label: found for label, found in branches.items() if label[:place] == next(iter(branches))[:place]}
+    inside = isinstance(_place(errors[0], table)[1], dict)
+    deep = {label: found for label, found in same.items() if inside and any(len(e["loc"]) > len(label) for e in found)}
+    misfits = {label: sum(_misfit(e) for e in found) for label, found in (deep or same).items()}
+    return [e for label, n in misfits.items() if n == min(misfits.values()) for e in same[label]]
+
+
+def _branch(error: Any, table: Any) -> tuple[Any, ...]:
+    """The place of an error up to the name that pydantic gives a branch of a union."""
+    for i, part in enumerate(error["loc"]):
+        if part not in (table if isinstance(table, dict) else range(len(table)) if isinstance(table, list) else ()):
+            return tuple(error["loc"][: i + 1])
+        table = table[part]
+    return (*error["loc"], "")
+
+
+def _misfit(error: Any) -> bool:
+    kind = error["type"]
+    return (
+        kind in (*UNKNOWN, *MISSING) or kind.endswith(("_type", "_parsing", "_from_float")) or kind == "is_instance_of"
+    )
 
 
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -180,10 +241,10 @@ def choose(registry: Any, value: Any, path: str, kind: type[Any]) -> Any:
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-        raise BadInput(f"{path} should be a name, or a table with a name and settings. Found {value!r}.")
+        raise BadInput(f"{path} should be a name, or a table with a name and settings. Found {shown(value)}.")
     made, _ = build(registry[table["name"]], {k: v for k, v in table.items() if k != "name"}, path)
     if not isinstance(made, kind):
-        raise BadInput(f"{path} = {table['name']!r} should be a {kind.__name__}. Found {type(made).__name__}.")
+        raise BadInput(f"{path} = {shown(table['name'])} should be a {kind.__name__}. Found {type(made).__name__}.")
     return made
 
 

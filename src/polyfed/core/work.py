@@ -65,6 +65,8 @@ class Work:
         numbers: options, floats that a method may change every round, which may come as tensors, too.
         cost: from the options, a client's number of examples and of objectives held to the rows that gradients are
             taken on, each objective's counted: what simulated time charges. None for work without gradients.
+        counts: from the options and a client's number of examples to the most that the client may count in a mean, for
+            the server to check; its number of examples if not given.
         local_model: from a client, the request and its options to the model and the buffers that the client's local
             training ends with, for those who measure it; None for work without local training.
     """
@@ -78,6 +80,7 @@ class Work:
     measures: bool = False
     numbers: tuple[str, ...] = ()
     cost: Callable[[Any, int, int], float] | None = None
+    counts: Callable[[Any, int], float] | None = None
     local_model: Callable[[Any, Request, Any], tuple[Tensor, Tensor]] | None = None
     _last: list[tuple[Options, Any, Fields] | None] = field(default_factory=lambda: [None], repr=False, compare=False)
 
@@ -125,6 +128,11 @@ class Work:
             raise BadInput(f"The work {self.name!r} has no option {unknown!r}.{what}")
         check(lambda: self._adapter.validate_python(table), table, f"options of the work {self.name!r}", known)
 
+    def most(self, options: Options, examples: int) -> float:
+        """The most that a client with so many examples may count."""
+        n = max(int(examples), 1)
+        return float(n if self.counts is None else self.counts(self.parse(options), n))
+
     def sizes(self, options: Options) -> dict[str, int]:
         """The options that are whole numbers: letters that a schema may be written in."""
         parsed = self.parse(options)
@@ -144,13 +152,14 @@ def work(
     measures: bool = False,
     numbers: tuple[str, ...] = (),
     cost: Callable[[Any, int, int], float] | None = None,
+    counts: Callable[[Any, int], float] | None = None,
     local_model: Callable[[Any, Request, Any], tuple[Tensor, Tensor]] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a work function under the name that requests call it by; the arguments are those of `Work`."""
 
     def add(do: Callable[..., Any]) -> Callable[..., Any]:
         schema = reply if callable(reply) else dict(reply)
-        works(name)(Work(name, do, schema, options, needs, state, measures, numbers, cost, local_model))
+        works(name)(Work(name, do, schema, options, needs, state, measures, numbers, cost, counts, local_model))
         return do
 
     return add

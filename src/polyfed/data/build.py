@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import Federation, Index, Rows
 from polyfed.core.keys import generator
+from polyfed.core.room import check_room
 from polyfed.core.settings import Settings, Table, accepts, build, check
 from polyfed.data import Dataset, datasets, partitions, sample
 from polyfed.data.augment import Rotation
@@ -43,7 +44,9 @@ def build_data(table: Settings, seed: int) -> tuple[Dataset, Federation, Setting
     known = {*Data.model_fields, *for_source, *for_partition}
     for key in table:
         if key not in known:
-            raise BadInput(f"Unknown key 'data.{key}'.{nearest(key, known)}")
+            raise BadInput(f"Unknown key {shown(f'data.{key}')}.{nearest(key, known)}")
+    if isinstance(clients := table.get("clients"), int):
+        check_room(32 * clients, "data.clients")
     dataset, resolved = build(source, _only(table, for_source), "data", seed=seed)
     rng = generator(seed, "partition")
     rows, more = build(partition, _only(table, for_partition), "data", dataset=dataset, rng=rng)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import Index, Rows
 from polyfed.data import Dataset, partitions
 from polyfed.data.partition import Rng, Sigma, Sizes, Whole, codes, cut, deal, dealt, group, places, shares, weights
@@ -203,7 +203,7 @@ def labels_of(dataset: Dataset, by: str | None = None) -> Index:
             f"data.by: {', '.join(sorted(choices)) or 'it has none'}."
         )
     if by not in choices:
-        raise BadInput(f"data.by should name a label of this data set. Found {by!r}.{nearest(by, choices)}")
+        raise BadInput(f"data.by should name a label of this data set. Found {shown(by)}.{nearest(by, choices)}")
     return codes(choices[by], dataset.rows)
 
 

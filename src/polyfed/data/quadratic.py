@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polyfed.core.keys import generator
 from polyfed.core.problem import Objective
+from polyfed.core.room import check_room
 from polyfed.data import Dataset, datasets
 
 
@@ -40,6 +41,7 @@ def quadratic(
         objectives: how many there are.
         condition: the eigenvalues of every quadratic lie between 1 / condition and 1; 1 makes them all 1.
     """
+    check_room(2 * examples * objectives * dim * (dim + 1), "data.examples, data.dim and data.objectives")
     rng = generator(seed, "quadratic")
     names = [f"f{s + 1}" for s in range(objectives)]
     targets = {name: _random(rng, examples, dim, condition) for name in names}

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from polyfed.core.keys import generator
 from polyfed.core.problem import Objective
+from polyfed.core.room import check_room
 from polyfed.data import Dataset, datasets
 
 Whole = Annotated[int, Field(ge=1)]
@@ -37,6 +38,8 @@ def related_tasks(
         spread: the standard deviation of w around its group's centre, whose own is 1; 0 for one w a group.
         flipped: the part of the labels that is wrong.
     """
+    sizes = "data.tasks, data.rows, data.features and data.clusters"
+    check_room(3 * (tasks * rows + tasks + clusters) * (features + 1), sizes)
     rng = generator(seed, "related-tasks")
     owner = np.repeat(np.arange(tasks), rows)
     centres = rng.normal(size=(clusters, features))

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from polyfed.core.keys import generator
 from polyfed.core.problem import Objective
+from polyfed.core.room import check_room
 from polyfed.data import Dataset, datasets
 
 Variance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -37,6 +38,7 @@ def synthetic(
         users: how many there are.
     """
     features, classes = SHAPES[variant]
+    check_room(900 * users * features, "data.users")  # 453 rows each on average
     made = [_user(generator(seed, "synthetic", k), a, b, features, classes) for k in range(users)]
     y = np.concatenate([y for _, y in made])
     return Dataset(

@@ -31,17 +31,15 @@ VEHICLE = Source(
     "vehicle",
     "vehicle_sensor",
     (File("vehicle.mat", other=("vehicle.npz",), lesser=("vehicle_subset.npz",)),),
-    "put vehicle.mat, whose cells X{t} and Y{t} are the rows and labels of sensor t, as github.com/litian96/ditto "
-    "reads it (Duarte and Hu 2004, www.ecs.umass.edu/~mduarte/Software.html), or save X, y and task with numpy.savez "
-    "as vehicle.npz, a part of the rows as vehicle_subset.npz,",
+    "put vehicle.mat, whose cells X{t} and Y{t} are the rows and labels of sensor t "
+    "(Duarte and Hu 2004; github.com/litian96/ditto), or save X, y and task with numpy.savez as vehicle.npz,",
 )
 GLASS = Source(
     "google-glass",
     "google_glass",
     (File("gleam.mat", other=("gleam.npz",)),),
-    "put gleam.mat, whose cells X{t} and Y{t} are the features and labels of participant t, as github.com/kenziyuliu/"
-    "private-cross-silo-fl reads it (Rahman et al. 2015, www.skleinberg.org/data/GLEAM.tar.gz), or save X, y and task "
-    "with numpy.savez as gleam.npz,",
+    "put gleam.mat, whose cells X{t} and Y{t} are the features and labels of participant t (Rahman et al. 2015, "
+    "www.skleinberg.org/data/GLEAM.tar.gz), or save X, y and task with numpy.savez as gleam.npz,",
 )
 
 

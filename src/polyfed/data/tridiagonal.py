@@ -21,6 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed.core.problem import Metric, Objective
+from polyfed.core.room import check_room
 from polyfed.data import Dataset, datasets
 from polyfed.data.quadratic import minimiser, quadratic_loss, weighted_minimiser
 
@@ -48,6 +49,7 @@ def tridiagonal(
         p: links of a client's stretch of the chain; the point has N p + 1 numbers.
         mu: the strength of the term mu/2 |w|^2, and so of convexity.
     """
+    check_room(2 * users * (users * p + 2) ** 2, "data.users and data.p")
     each = chain(users, p, mu)
     target = np.concatenate([each, each.mean(0, keepdims=True)])
     least = value(each.mean(0), minimiser({"f": each}, {"f": 1.0}))

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from polyfed.core.keys import generator
 from polyfed.core.problem import Objective
+from polyfed.core.room import check_room
 from polyfed.data import Dataset, datasets
 
 
@@ -28,6 +29,7 @@ def two_digits(
     """
     from sklearn.datasets import load_digits
 
+    check_room(200 * examples, "data.examples")
     digits = load_digits()
     images, labels = (digits.images / 16).astype(np.float32), digits.target.astype(np.int64)
     rng = generator(seed, "two-digits")

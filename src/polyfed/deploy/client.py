@@ -69,7 +69,7 @@ def open_sites(folder: Path, run: Mapping[str, Any], node: Mapping[str, Any]) ->
     from polyfed.experiment.building import plan as build_plan
 
     torch.set_num_threads(1)
-    name, settings = experiment(folder, run)
+    name, settings = experiment(folder, run, node)
     settings.pop("callbacks", None)  # the server's
     plan, resolved = build_plan(name, settings)
     home = Path(str(node.get("state", "~/.polyfed/clients"))).expanduser()

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyfed.core.code import trusted
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import SPLITS, Federation, Rows
 from polyfed.core.keys import generator
 from polyfed.data import datasets
 from polyfed.data.build import split
 
-Shares = Mapping[str, float]  # of its rows that a client keeps aside, for 'valid' and 'test'
+Shares = Mapping[str, Any]  # the experiment's [data]: its name; of its rows a client keeps aside 'valid' and 'test'
 Parts = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]  # by split: x, and the targets by objective
 
 
@@ -35,9 +36,10 @@ def own_data(
     """A federation of this one client; the template is the experiment's, whose types it follows."""
     source = node.get("data")
     if source is None:
-        return _part(node, template)
+        return _part(node, template, str(shares.get("name", "")))
     if ":" in str(source) and not Path(str(source)).exists():
-        made = datasets[str(source)]()
+        with trusted():  # the node's own configuration names it
+            made = datasets[str(source)]()
         if isinstance(made, Federation):
             return made
         parts: Parts = {"train": _pair(made)}
@@ -47,13 +49,18 @@ def own_data(
     return replace(_federation(parts, template, names), train=train, valid=valid, test=test)
 
 
-def _part(node: Mapping[str, Any], template: Federation) -> Federation:
+def _part(node: Mapping[str, Any], template: Federation, dataset: str) -> Federation:
     part = node.get("partition-id")
+    if part is not None and dataset == "nodes":
+        raise BadInput(
+            "The experiment's data are the nodes' own (data.name = 'nodes'), of which a partition-id is no part: "
+            'start this node with name="..." and data="rows.npz".'
+        )
     if part is None:
         raise BadInput('A node\'s configuration names its data, data="rows.npz", or, for trials, a partition-id.')
-    if not 0 <= int(part) < len(template):
+    if not isinstance(part, int) or not 0 <= part < len(template):
         raise BadInput(f"partition-id should be below data.clients, {len(template)}. Found {part}.")
-    return template.alone(int(part))
+    return template.alone(part)
 
 
 def _file(path: Path, names: Sequence[str]) -> Parts:

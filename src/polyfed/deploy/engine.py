@@ -7,7 +7,7 @@ own, with a deadline. Who fails, is late or has left is missing from the round, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,11 +22,13 @@ from polyfed.core.fleet import Ids, Population, Stack
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
 from polyfed.core.part import Parts
+from polyfed.core.patience import Patience
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
     from flwr.serverapp import Grid
 
+    from polyfed.deploy.identity import Names, Who
     from polyfed.deploy.nodes import Letter, Nodes
     from polyfed.deploy.roster import Roster
 
@@ -42,6 +44,7 @@ class OverGrid(Engine):
         layers: the layers, whose client halves the nodes apply.
         grid: Flower's.
         rosters: a file for each part, in which it is kept who its clients are; None to keep nothing.
+        names: who may have which name; by default, whoever says it first.
         timeout: seconds that an exchange may take.
         min_replies: how many clients must have answered by then, or the run stops (it can be resumed).
         wait: seconds that the clients have to appear in, at the start.
@@ -56,21 +59,25 @@ class OverGrid(Engine):
         grid: Grid,
         *,
         rosters: list[Path] | None = None,
+        names: Names | None = None,
         timeout: float = 600.0,
         min_replies: int = 1,
         wait: float = 60.0,
     ) -> None:
+        from polyfed.deploy.identity import Names
         from polyfed.deploy.nodes import Nodes
 
         super().__init__(parts, layers)
         self.timeout, self.min_replies = timeout, min_replies
         self.up = self.down = 0  # bytes of ours that really went
+        self.names = names or Names()
         self.reached: dict[str, Reached] = {}
         for place, (name, part) in enumerate(parts.items()):
             kept = None if rosters is None else rosters[place]
-            nodes = Nodes(grid, len(part.problem.names), timeout, place)
-            roster = gathered(nodes, len(part.federation), wait, kept)
-            self.reached[name] = Reached(nodes, roster, place)
+            nodes = Nodes(grid, len(part.problem.names), timeout, place, self.names)
+            roster = gathered(nodes, len(part.federation), wait, kept, self.names.taken)
+            self.names.close([client.name for client in roster.clients])
+            self.reached[name] = Reached(nodes, roster, place, Patience())
             self.population[name] = Population(part.problem.names, roster.examples, roster.holds, part.problem.dtype)
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
@@ -86,6 +93,17 @@ class OverGrid(Engine):
             raise NobodyAnswered(f"Round {request.round}: {answered} of {len(clients)} clients answered "
                                  f"{request.work!r}; engine.min_replies asks for {self.min_replies}.")  # fmt: skip
 
+    def tree(self) -> dict[str, Any]:
+        return {name: one.patience.tree() for name, one in self.reached.items()}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        for name, one in self.reached.items():
+            one.patience.load(tree.get(name, {}))
+
+    def refusals(self) -> list[str]:
+        """Nodes that were refused since this was last asked."""
+        return list(dict.fromkeys(why for one in self.reached.values() for why in one.nodes.reports()))
+
     def limit(self, request: Request) -> int:
         """The length of a valid reply."""
         schema = self.schema(request)
@@ -94,22 +112,27 @@ class OverGrid(Engine):
 
 @dataclass(frozen=True)
 class Reached:
-    """One part's clients: the nodes that they are behind, who they are, and the part's place in the experiment."""
+    """One part's clients: the nodes that they are behind, who they are, the part's place, and who is left out."""
 
     nodes: Nodes
     roster: Roster
     place: int
+    patience: Patience
 
 
-def gathered(nodes: Nodes, clients: int, wait: float, kept: Path | None) -> Roster:
-    """Who takes part: gathered once, then kept beside the run, so that everybody keeps their number."""
+def gathered(nodes: Nodes, clients: int, wait: float, kept: Path | None, names: Iterable[str] | None = None) -> Roster:
+    """Who takes part: gathered once, then kept beside the run, so that everybody keeps their number.
+
+    names: the clients of the parts before this one, whose clients they are, too.
+    """
     from polyfed.deploy.roster import Roster
 
     if kept is not None and kept.is_file():
         saved = Roster.load(kept)
+        nodes.names.taken = {client.name for client in saved.clients}
         nodes.gather(len(saved.clients), wait, [client.name for client in saved.clients])
         return saved
-    roster = nodes.gather(clients, wait)
+    roster = nodes.gather(clients, wait, names, all_of=True)
     if kept is not None:
         roster.save(kept)
     return roster
@@ -122,28 +145,36 @@ class _Exchange:
         from polyfed.deploy.payload import shared_record
 
         self.fleet, self.nodes, self.roster, self.request = fleet, reached.nodes, reached.roster, request
-        self.part_place = reached.place
+        self.part_place, self.patience = reached.place, reached.patience
         self.shared = shared_record(request)
         self.limit = fleet.limit(request)
         self.place = {client: i for i, client in enumerate(clients)}
         self.awaited = set(clients)
         self.sent: dict[str, int] = {}  # message id -> client
-        self.node: dict[int, int] = {}  # client -> the node that has been sent its request
+        self.node: dict[int, Who] = {}  # client -> the node that has been sent its request
 
     def replies(self) -> Iterator[tuple[int, Reply]]:
         """Replies as they come, then an error for each that did not."""
         from polyfed.deploy.nodes import pause
 
+        yield from self._left_out()
         begun = time.monotonic()
         while self.awaited and time.monotonic() < begun + self.fleet.timeout:
             self.nodes.look()
             self._send()
             yield from self._received()
-            yield from self._gone()
+            yield from self._gone(begun)
             if self.awaited:
                 pause(begun)
         for client in sorted(self.awaited):
+            self.patience.missed(client, self.request.round)
             yield client, Reply(error=f"no reply within {self.fleet.timeout:g} s")
+
+    def _left_out(self) -> Iterator[tuple[int, Reply]]:
+        """Clients that have missed so many deadlines that it is not yet time to ask them again."""
+        for client in sorted(self.awaited.difference(self.patience.among(sorted(self.awaited), self.request.round))):
+            self.awaited.remove(client)
+            yield client, Reply(error=self.patience.why(client))
 
     def _send(self) -> None:
         """To whoever has not been sent it; again to a client whose node was replaced before it answered."""
@@ -152,7 +183,7 @@ class _Exchange:
         letters = list(self._letters())
         for i, letter in zip(self.nodes.push(letters), letters, strict=True):
             if i:  # none: the SuperLink did not take it; the next turn tries again
-                self.sent[i], self.node[letter.to.client] = letter.to.client, letter.node
+                self.sent[i], self.node[letter.to.client] = letter.to.client, self.nodes.online[letter.node]
                 self.fleet.down += sum(length(a) for record in letter.records.values() for a in record.values())
 
     def _letters(self) -> Iterator[Letter]:
@@ -161,7 +192,7 @@ class _Exchange:
 
         for client in sorted(self.awaited):
             node = self.nodes.node(self.roster.clients[client].name)
-            if node is not None and node != self.node.get(client):
+            if node is not None and self.nodes.online[node] != self.node.get(client):
                 to = To(self.roster.run, self.part_place, client)
                 yield Letter(node, to, self._records(client))
 
@@ -177,16 +208,19 @@ class _Exchange:
             client = self.sent.pop(i)
             if client in self.awaited:
                 self.awaited.remove(client)
+                self.patience.answered(client)
                 reply, length = read(message, self.limit)
                 self.fleet.up += length
                 yield client, reply
 
-    def _gone(self) -> Iterator[tuple[int, Reply]]:
+    def _gone(self, begun: float) -> Iterator[tuple[int, Reply]]:
         """Clients without a connected node, unless one that has just come may yet turn out to be theirs."""
-        if self.nodes.unsettled:
-            return
+        from polyfed.deploy.nodes import GRACE
+
+        waits = time.monotonic() < begun + GRACE  # whoever comes and comes
         for client in sorted(self.awaited):
-            if self.nodes.node(self.roster.clients[client].name) is None:
+            name = self.roster.clients[client].name
+            if self.nodes.node(name) is None and not (waits and self.nodes.may_come(name)):
                 self.awaited.remove(client)
                 yield client, Reply(error="its node is not connected")
 
@@ -218,10 +252,11 @@ class InProcess(OverGrid):
         super().__init__(parts, layers, grid, **settings)
 
     def tree(self) -> dict[str, Any]:
-        every = self._memory.items()
-        return {part: {n: slot for m in own.values() for n, slot in m.tree().items()} for part, own in every}
+        missed, every = super().tree(), self._memory.items()
+        return {p: {**missed[p], **{n: s for m in own.values() for n, s in m.tree().items()}} for p, own in every}
 
     def load(self, tree: Mapping[str, Any]) -> None:
+        super().load(tree)
         for part, own in self._memory.items():
             slots = tree.get(part, {})
             for i, memory in own.items():

@@ -15,6 +15,8 @@ from flwr.supercore.task_identity import TaskIdentity
 class InProcess(Grid):
     """Nodes are contexts, numbered from 1; `app` is what each of them runs."""
 
+    prompt = True  # what is pulled is there or not; nothing is waited for
+
     def __init__(self, app: ClientApp, node_configs: Iterable[Mapping[str, Any]]) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages ask who makes them
         self.app = app

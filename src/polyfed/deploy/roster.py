@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from polyfed.core.errors import BadInput
-from polyfed.core.messages import Arrays
+from polyfed.core.errors import BadInput, shown
+from polyfed.core.messages import Arrays, BadMessage, short_text, whole_number
 from polyfed.run.directory import write
+
+LONGEST_NAME = 100  # characters
+MOST = 1 << 40  # examples: sums over all clients stay far from what 64 bits hold
 
 
 @dataclass(frozen=True)
@@ -26,15 +31,16 @@ class Description:
 
     @classmethod
     def of(cls, arrays: Arrays, objectives: int) -> Description:
-        try:
-            name = bytes(arrays["name"].numpy()).decode()
-            examples, holds = int(arrays["examples"]), [bool(h) for h in arrays["holds"].tolist()]
-        except (KeyError, ValueError, TypeError) as error:
-            raise BadInput(f"a client describes itself by name, examples and holds; {error!r}") from error
-        if len(holds) != objectives or examples < 0 or not name:
-            raise BadInput(f"a client has a name, 0 or more examples, and says of {objectives} objectives whether it "
-                           f"holds them; found {name!r}, {examples}, {holds}")  # fmt: skip
-        return cls(name, examples, holds)
+        """From an introduction; whatever is wrong with it is a `BadMessage`."""
+        name = short_text(arrays.get("name"), "name of a client", most=LONGEST_NAME)
+        if name != unicodedata.normalize("NFKC", name).strip():
+            raise BadMessage(f"A client's name is in plain letters (Unicode's form NFKC); found {shown(name)}.")
+        examples = whole_number(arrays.get("examples"), "number of a client's examples", most=MOST)
+        holds = arrays.get("holds")
+        if holds is None or holds.dtype != torch.bool or holds.shape != (objectives,):
+            found = "nothing" if holds is None else f"{holds.dtype} of shape {shown(tuple(holds.shape))}"
+            raise BadMessage(f"A client says of {objectives} objectives whether it holds them; found {found}.")
+        return cls(name, examples, holds.tolist())
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Roster:
     @classmethod
     def gathered(cls, found: Mapping[str, Description]) -> Roster:
         """Numbers follow the names, by value where all are numbers."""
-        by_value = all(name.isdigit() for name in found)
+        by_value = all(name.isascii() and name.isdigit() for name in found)
         return cls([found[name] for name in sorted(found, key=lambda n: (int(n) if by_value else 0, n))])
 
     def number(self, name: str) -> int | None:

@@ -53,12 +53,15 @@ def _aside(work: Callable[[], object]) -> None:
 def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, Any]:
     """Start or continue the run in config['out'], and return its summary."""
     from polyfed.deploy.engine import OverGrid
+    from polyfed.deploy.identity import Names, read_roster
     from polyfed.deploy.settings import experiment
     from polyfed.experiment.building import plan as build_plan
     from polyfed.run.directory import RunDirectory
     from polyfed.run.loop import execute
 
     name, settings = experiment(folder, config)
+    known = str(config.get("roster", ""))
+    roster = read_roster(Path(known).expanduser()) if known else None
     out = Path(str(config.get("out") or f"runs/{name}")).absolute()
     if (out / "experiment.toml").is_file():
         directory = RunDirectory.open(out)
@@ -71,7 +74,8 @@ def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, A
         directory = RunDirectory.create(out, name, {"name": name, **resolved})
     rosters = [out / f"clients-{place}.json" for place in range(len(plan.parts))]
     own = {key: value for key, value in settings["engine"].items() if key not in ("name", "address")}
-    engine = partial(OverGrid, grid=grid, rosters=rosters, **own)
+    names = Names(out / "names.json", roster, bind=bool(config.get("bind", True)))
+    engine = partial(OverGrid, grid=grid, rosters=rosters, names=names, **own)
     plan = replace(plan, engine=engine, callbacks=(*plan.callbacks, _lines()))
     return _log(f"the model is in {out}", execute(plan, directory).summary)
 
@@ -94,7 +98,7 @@ def _lines() -> Callback:
             _log(f"round {run.round} of {run.rounds} is done; the run is {run.path}", {})
 
         def on_round(self, run: RunView, line: Mapping[str, Any]) -> None:
-            missing = f"; missing: {line['failures']}" if line["failures"] else ""
+            missing = f"; missing or refused: {line['failures']}" if line["failures"] else ""
             _log(f"round {line['round']}: losses {line.get('losses', {})}{missing}", {})
 
     return Lines()

@@ -27,7 +27,7 @@ class Wire(Engine):
             message = request.row(i).encode()
             answer = self._node(request.part, client).handle(message)
             self.down, self.up = self.down + len(message), self.up + len(answer)
-            yield Stack.of(client, Reply.decode(answer))
+            yield Stack.of(client, Reply.received(answer))
 
     def _node(self, part: str, client: int) -> Node:
         nodes = self._nodes[part]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ def train(
     engine: str | Mapping[str, Any] | Callable[..., Engine] = "local",
     evaluate: Mapping[str, Any] | None = None,
     layers: Sequence[Layer | str | Mapping[str, Any]] = (),
+    guard: str = "on",
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -67,6 +68,7 @@ def train(
             subclass of `polyfed.Engine`.
         evaluate: the keys of [evaluate] in an experiment, {'every': 10}.
         layers: what stands between the method and the clients, in order: attacks, faults, ...
+        guard: 'on': replies that are far longer than the cohort's are left out, and named; 'off': they are let in.
         callbacks: who is told of every round.
         out: the run directory; default: a new one under runs/.
         resume: whether a run that stopped in `out` goes on, given the same arguments.
@@ -74,7 +76,8 @@ def train(
     Returns:
         The trained module, one line of metrics a round, the run's directory, and a summary.
     """
-    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate)
+    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard)
+    _check_kinds(problem, federation)
     method = check_algorithm(_chosen(algorithm))
     if method.pooled:
         federation, settings.top.cohort = federation.pooled(), "all"
@@ -95,6 +98,7 @@ def train_many(
     engine: str | Mapping[str, Any] | Callable[..., Engine] = "local",
     evaluate: Mapping[str, Any] | None = None,
     layers: Sequence[Layer | str | Mapping[str, Any]] = (),
+    guard: str = "on",
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -104,14 +108,14 @@ def train_many(
     Args:
         algorithm: the models, their methods, and the schedule by which they share the clients.
         federations: each model's data by its name, or one that serves all of them.
-        rounds, cohort_always, cohort_never, seed, engine, evaluate, layers, callbacks, out, resume: as in
+        rounds, cohort_always, cohort_never, seed, engine, evaluate, layers, guard, callbacks, out, resume: as in
             `polyfed.train`.
         cohort: clients a round, of all models together.
 
     Returns:
         As `polyfed.train`; the model is an `nn.ModuleDict`.
     """
-    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate)
+    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard)
     data = dict.fromkeys(algorithm.models, federations) if isinstance(federations, Federation) else dict(federations)
     if set(data) != set(algorithm.models):
         raise BadInput(f"Each model needs a federation. Found {sorted(data)} for {sorted(algorithm.models)}.")
@@ -141,19 +145,21 @@ class RunSettings:
         seed: int,
         engine: str | Mapping[str, Any] | Callable[..., Engine],
         evaluate: Mapping[str, Any] | None,
+        guard: str,
     ) -> RunSettings:
-        given = {"rounds": rounds, "seed": seed, "cohort": cohort}
+        given = {"rounds": rounds, "seed": seed, "cohort": cohort, "guard": guard}
         numbers: Any = {name: _number(v) for name, v in given.items()}
-        numbers |= {"cohort_always": [*map(_number, cohort_always)], "cohort_never": [*map(_number, cohort_never)]}
+        lists = {"cohort_always": cohort_always, "cohort_never": cohort_never}
+        numbers |= {name: [*map(_number, _listed(name, values))] for name, values in lists.items()}
         if callable(engine):
             engine = engines.name_of(engine)
         if not isinstance(engine, str | Mapping):
-            raise BadInput(f"engine should be a name or a dict with a name and settings. Found {engine!r}.")
-        table = {"name": engine} if isinstance(engine, str) else dict(engine)
+            raise BadInput(f"engine should be a name or a dict with a name and settings. Found {shown(engine)}.")
+        table = {"name": engine} if isinstance(engine, str) else _table("engine", engine)
         made, _ = build_engine(table)
-        wanted = dict(evaluate or {})
+        wanted = {} if evaluate is None else _table("evaluate", evaluate)
         checked: Evaluate = check(lambda: Evaluate(**wanted), wanted, "evaluate", Evaluate.model_fields)
-        top = check(lambda: Top(**numbers), numbers, "", numbers)
+        top = check(lambda: Top(**numbers), numbers, "", Top.model_fields)
         return cls(top, {"name": "local", **table}, made, checked.model_dump())
 
     def plan(
@@ -163,8 +169,9 @@ class RunSettings:
         layers: Sequence[Layer | str | Mapping[str, Any]],
         callbacks: Sequence[Callback | str | Mapping[str, Any]],
     ) -> Plan:
-        around = Layers(tuple(choose(layer_registry, layer, "layers", Layer) for layer in layers))
-        told = tuple(choose(callback_registry, one, "callbacks", Callback) for one in callbacks)
+        listed = tuple(choose(layer_registry, layer, "layers", Layer) for layer in _listed("layers", layers))
+        around = Layers(listed, guard=self.top.guard == "on")
+        told = tuple(choose(callback_registry, one, "callbacks", Callback) for one in _listed("callbacks", callbacks))
         top = self.top
         return assemble(
             "python", parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, always=top.cohort_always,
@@ -183,6 +190,24 @@ class RunSettings:
         if resume and path is not None and (path / "experiment.toml").is_file():
             return execute(plan, check_same_settings(RunDirectory.open(path), settings))
         return execute(plan, RunDirectory.create(path, plan.title, settings))
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise BadInput(f"{name} should be a list. Found {shown(values)}.")
+    return list(values)
+
+
+def _table(name: str, values: Any) -> dict[str, Any]:
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise BadInput(f"{name} should be a dict with texts as keys. Found {shown(values)}.")
+    return dict(values)
+
+
+def _check_kinds(problem: Any, federation: Any) -> None:
+    for name, thing, kind in (("problem", problem, Problem), ("federation", federation, Federation)):
+        if not isinstance(thing, kind):
+            raise BadInput(f"{name} should be a polyfed.{kind.__name__}. Found {shown(thing)}.")
 
 
 def _number(value: Any) -> Any:
@@ -224,7 +249,7 @@ def _plain(value: Any) -> Any:
 def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
     """A run goes on with the settings it was begun with; only more rounds may be asked for."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
-    for key in sorted({*before, *now} - {"rounds", "engine"}):
+    for key in sorted({*before, *now} - {"rounds", "engine", "guard"}):
         for name, was, given in differences(key, before.get(key), now.get(key)):
             raise BadInput(f"{directory.path} was begun with {name} = {shown(was)}; found {shown(given)}.")
     return directory

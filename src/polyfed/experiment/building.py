@@ -17,11 +17,12 @@ from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.algorithms.models.schedules import schedules
 from polyfed.core.code import hold_to_some_rule
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, cut, nearest, shown
 from polyfed.core.federation import Federation
 from polyfed.core.layer import Layer, Layers
 from polyfed.core.part import Part
 from polyfed.core.problem import Problem
+from polyfed.core.room import check_room
 from polyfed.core.settings import Settings, arguments, build, check
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
@@ -164,7 +165,7 @@ def expanded(models: Mapping[str, Any]) -> dict[str, ModelTable]:
     found: dict[str, ModelTable] = {}
     for name, table in models.items():
         if not isinstance(table, dict):
-            raise BadInput(f"models.{name} should be a table, [models.{name}]. Found {table!r}.")
+            raise BadInput(f"models.{name} should be a table, [models.{name}]. Found {shown(table)}.")
         checked: ModelTable = check(partial(ModelTable, **table), table, f"models.{name}", ModelTable.model_fields)
         names = [name] if checked.copies == 1 else [f"{name}-{k + 1}" for k in range(checked.copies)]
         if taken := next((n for n in names if n in found), None):
@@ -202,7 +203,7 @@ def _chosen(dataset: Dataset, federation: Federation, names: list[str] | None) -
     known = {o.name: o for o in dataset.objectives}
     for name in names:
         if name not in known:
-            raise BadInput(f"'objectives' names {name!r}, which the data set does not have.{nearest(name, known)}")
+            raise BadInput(f"'objectives' names {shown(name)}, which the data set does not have.{nearest(name, known)}")
     holds = {name: column for name, column in federation.holds.items() if name in names}
     return replace(dataset, objectives=tuple(known[name] for name in names)), replace(federation, holds=holds)
 
@@ -224,7 +225,7 @@ def build_layers(top: Top) -> tuple[Layers, Settings]:
     if top.faults is not None:
         made, tables["faults"] = build(layer_registry["faults"], top.faults, "faults")
         short.append(made)
-    return Layers((*attacks, *listed, *short)), tables
+    return Layers((*attacks, *listed, *short), guard=top.guard == "on"), tables
 
 
 def _build_list(registry: Any, tables: list[Settings], path: str, kind: type[Any]) -> tuple[list[Any], list[Settings]]:
@@ -239,8 +240,9 @@ def _build_list(registry: Any, tables: list[Settings], path: str, kind: type[Any
 
 
 def drawn_keys(top: Top) -> Settings:
-    """cohort_always and cohort_never, where they are given."""
-    return {key: value for key in ("cohort_always", "cohort_never") if (value := getattr(top, key))}
+    """cohort_always and cohort_never, where they are given, and a guard that is off."""
+    given = {key: value for key in ("cohort_always", "cohort_never") if (value := getattr(top, key))}
+    return given | ({"guard": top.guard} if top.guard == "off" else {})
 
 
 def cohort_size(cohort: int | float | str, clients: int, always: Sequence[int] = (), never: Sequence[int] = ()) -> int:
@@ -278,7 +280,7 @@ def _name(table: Settings, path: str) -> tuple[str, Settings]:
     if name is None:
         raise BadInput(f"The key '{path}.name' is needed and was not given.")
     if not isinstance(name, str):
-        raise BadInput(f"{path}.name should be a name, as 'polyfed list' shows them. Found {name!r}.")
+        raise BadInput(f"{path}.name should be a name, as 'polyfed list' shows them. Found {shown(name)}.")
     return name, {key: value for key, value in table.items() if key != "name"}
 
 
@@ -312,9 +314,23 @@ def build_problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem
     name, rest = _name(table, "model")
     own = {key: rest.pop(key) for key in list(rest) if key in Model.model_fields}
     general: Model = check(lambda: Model(name=name, **own), own, "model", Model.model_fields)
+    if ":" not in name:  # ours can be made without memory, to see how much they would take
+        _check_size(name, rest, dataset)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the initial weights
-        model, resolved = build(models[name], rest, "model", dataset=dataset)
+        try:
+            model, resolved = build(models[name], rest, "model", dataset=dataset)
+        except (RuntimeError, MemoryError, OverflowError) as error:  # sizes that torch cannot count, or hold
+            raise BadInput(f"The model {shown(name)} cannot be made of {shown(rest)}: {cut(str(error))}.") from error
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"model.name = {name!r} should return a torch.nn.Module. Found {type(model).__name__}.")
     return Problem(model, dataset.objectives, getattr(torch, general.dtype)), {**general.model_dump(), **resolved}
+
+
+def _check_size(name: str, table: Settings, dataset: Dataset) -> None:
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        try:
+            model, _ = build(models[name], dict(table), "model", dataset=dataset)
+        except Exception:  # whatever it is, making it in earnest will say
+            return
+    check_room(2 * sum(p.numel() for p in model.parameters()), f"The sizes of [model] ({', '.join(table)})")

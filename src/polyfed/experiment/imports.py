@@ -1,26 +1,40 @@
-"""Users' own functions, which an experiment names as 'module:function': found beside its file."""
+"""Users' own functions, which an experiment names as 'module:function': beside its file, or where it is allowed."""
 
 from __future__ import annotations
 
-import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from polyfed.core.code import ALLOW, CodeRule, allowed_packages, hold_to
 from polyfed.core.registry import forget
 
 _added: set[str] = set()  # folders of experiments read in this process
 
 
-def add_import_folder(folder: str) -> None:
-    """Let an experiment name functions that lie in a folder, before those of experiments read earlier."""
-    if not folder:
-        return
-    if folder in sys.path:
-        sys.path.remove(folder)
-    sys.path.insert(0, folder)
-    importlib.invalidate_caches()  # the file may be younger than the last look into its folder
-    _forget_others(Path(folder))
-    _added.add(folder)
+def use_code_of(
+    folder: str, where: Path, recorded: str = "", packages: Sequence[str] = (), remedy: str = ALLOW
+) -> None:
+    """Hold the names in an experiment to its own folder and to packages that a person allows.
+
+    Nothing becomes importable before a name asks for it: a stray `numpy.py` beside an experiment is never run.
+
+    Args:
+        folder: where the experiment's file lies; '' for one that comes with polyfed.
+        where: its file, or the run's directory.
+        recorded: the folder that a run's copy of the experiment names. A run's directory may be anybody's, so that it
+            counts only where it is above the run or the folder one stands in: it cannot name, say, Python's own.
+        packages: those allowed.
+        remedy: how a person allows another.
+    """
+    around = (Path.cwd().resolve(), *where.resolve().parents)
+    own = [folder] if folder else []
+    if recorded and Path(recorded).resolve() in around:
+        own.append(str(Path(recorded).resolve()))
+    hold_to(CodeRule(tuple(own), allowed_packages(packages), "" if recorded in ("", *own) else recorded, remedy))
+    for place in own:
+        _forget_others(Path(place))
+        _added.add(place)
 
 
 def _forget_others(folder: Path) -> None:

@@ -29,7 +29,8 @@ NAMES = {"data": "two-digits", "model": "mlp", "algorithm": "fedcmoo", "engine":
 class Top(Table):
     """The keys of an experiment.
 
-    cohort_always, cohort_never: clients that take part in every round, and clients that take part in none.
+    cohort_always, cohort_never: clients that take part in every round, and clients that take part in none; guard:
+    whether replies that are far longer than the cohort's are left out.
     """
 
     rounds: Whole | Settings = 100
@@ -37,6 +38,7 @@ class Top(Table):
     cohort: Cohort = 10
     cohort_always: list[Client] = Field(default_factory=list)
     cohort_never: list[Client] = Field(default_factory=list)
+    guard: Literal["on", "off"] = "on"
     data: Settings = Field(default_factory=dict)
     model: Settings = Field(default_factory=dict)
     objectives: dict[str, Settings] = Field(default_factory=dict)

@@ -20,11 +20,18 @@ class Headed(nn.Module):
     def __init__(self, body: nn.Module, heads: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.body = body
-        self.heads = nn.ModuleDict(heads)
+        self.names = tuple(heads)
+        self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         shared = self.body(x)
-        return {name: head(shared) for name, head in self.heads.items()}
+        return {name: head(shared) for name, head in zip(self.names, self.heads.values(), strict=True)}
+
+
+def _key(name: str) -> str:
+    """An objective's name as torch takes it for a module: without a dot, and none of its own."""
+    odd = "." in name or name in ("", "shared") or hasattr(nn.ModuleDict(), name)
+    return f"head-{name.encode().hex()}" if odd else name
 
 
 def widths(dataset: Dataset) -> dict[str, int]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import time
 import tomllib
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,15 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 from torch import Tensor
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, RunStopped, cut, shown
 from polyfed.core.tree import flatten, unflatten
 
 PATIENCE = 2.0  # seconds until a run that somebody else holds is given up
 KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
+CHECKPOINT = re.compile(r"round-(\d{8,})-([0-9a-f]{8})\.safetensors")
+FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "name", "folder")  # keys that may change
+TOTALS = ("seconds", "bytes_up", "bytes_down")  # of a round; a summary adds them up
+REPAIR = "'polyfed runs repair {path}' mends what can be mended"
 
 
 class RunDirectory:
@@ -42,20 +48,21 @@ class RunDirectory:
     @classmethod
     def create(cls, out: Path | None, name: str, settings: Mapping[str, Any]) -> RunDirectory:
         """A new run, there with its experiment or not at all."""
-        path = out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+        path = out or Path("runs") / f"{_word(name)}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         check_free(path)
         text = tomli_w.dumps(settings).encode()
         whole = path.resolve()
         made = whole.parent / f".{whole.name}.{uuid.uuid4().hex[:8]}"
         try:
             (made / "checkpoints").mkdir(parents=True)
-            (made / "experiment.toml").write_bytes(text)
+            for copy in ("experiment.toml", "started.toml"):  # the second is to stay as it is
+                (made / copy).write_bytes(text)
             (made / "metrics.jsonl").touch()
             _move(made, whole)
         except OSError as error:
             shutil.rmtree(made, ignore_errors=True)
             raise BadInput(
-                f"The run directory {path} cannot be made: {error.strerror}; choose another --out."
+                f"The run directory {shown(str(path))} cannot be made: {error.strerror}; choose another --out."
             ) from error
         made_here = cls(path)
         made_here.new = True
@@ -73,11 +80,30 @@ class RunDirectory:
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
-        try:
-            return tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        """What the run is of, as experiment.toml says."""
+        return self._table("experiment.toml")
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on with an experiment that was edited since, where that would make another model."""
+        if not (self.path / "started.toml").is_file():  # a run of before
+            return
+        before, now = self._table("started.toml"), self.settings()
+        keys = sorted({*before, *now} - {*FREE})
+        found = [one for key in keys for one in differences(key, before.get(key), now.get(key))]
+        if found:
+            some = "; ".join(f"{key}: {shown(was)} -> {shown(given)}" for key, was, given in found[:2])
+            more = f" and {len(found) - 2} more" if len(found) > 2 else ""
             raise BadInput(
-                f"{self.path} is not a run that can be read: its experiment.toml is broken ({error})."
+                f"The experiment.toml of {self.path} was changed since the run began, which makes another model: "
+                f"{some}{more}. Undo that (started.toml is as it was), or begin a new run."
+            )
+
+    def _table(self, name: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise BadInput(
+                f"{self.path} is not a run that can be read: its {name} is broken ({cut(str(error), 80)})."
             ) from error
 
     @contextmanager
@@ -89,7 +115,13 @@ class RunDirectory:
             lock.acquire(timeout=PATIENCE, poll_interval=0.05)
         except Timeout:
             self.new = False  # somebody works in it: no longer ours to remove
+            if why := _never_locked(self.path / ".lock"):
+                raise BadInput(f"The run {self.path} cannot be locked: {why}; copy it to where it can.") from None
             raise BadInput(f"Another process is working on the run {self.path}; wait for it, or stop it.") from None
+        except OSError as error:  # read-only, or a file system without locks
+            raise BadInput(
+                f"The run {self.path} cannot be locked for writing: {error.strerror}; copy it to where it can."
+            ) from error
         try:
             yield
         finally:
@@ -100,16 +132,23 @@ class RunDirectory:
     def log(self, line: Mapping[str, Any]) -> None:
         """Append one round's line, in one write."""
         self.new = False
-        with self.metrics.open("ab") as file:
+        with self._writing(), self.metrics.open("ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     def history(self) -> list[dict[str, Any]]:
+        """The rounds from the first on, as far as they are all there."""
         return list(_lines(self.metrics))
 
     def rewind(self, round: int) -> list[dict[str, Any]]:
         """Forget the rounds after a checkpoint's, and a line that a crash cut short."""
-        kept = [line for line in _lines(self.metrics) if line["round"] <= round]
-        write(self.metrics, b"".join(json.dumps(line).encode() + b"\n" for line in kept))
+        kept = self.history()[:round]
+        if len(kept) < round:
+            raise BadInput(
+                f"The metrics.jsonl of {self.path} has no round {len(kept) + 1}, and the checkpoint is of round "
+                f"{round}: totals would be wrong. {REPAIR.format(path=self.path)}."
+            )
+        with self._writing():
+            write(self.metrics, b"".join(json.dumps(line).encode() + b"\n" for line in kept))
         return kept
 
     # checkpoints
@@ -117,34 +156,99 @@ class RunDirectory:
     def save(self, round: int, tree: Mapping[str, Any]) -> None:
         """A checkpoint after a round; its name carries the checksum of its content."""
         data = save_arrays({name: a.numpy() for name, a in flatten(tree).items()})
-        # a checkpoint must not outlive the lines it stands for; Windows flushes what is open for writing only
-        with self.metrics.open("r+b") as file:
-            os.fsync(file.fileno())
-        write(self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors", data)
-        for old in sorted(self.checkpoints.glob("round-*.safetensors"))[:-KEEP]:
-            old.unlink()
+        with self._writing():
+            # a checkpoint must not outlive the lines it stands for; Windows flushes what is open for writing only
+            with self.metrics.open("r+b") as file:
+                os.fsync(file.fileno())
+            self.checkpoints.mkdir(exist_ok=True)
+            write(self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors", data)
+            for old in self.saved()[KEEP:]:
+                old.unlink()
+
+    def saved(self) -> list[Path]:
+        """The files that are called as checkpoints are, newest first; a stranger's are not."""
+        found = [path for path in self.checkpoints.glob("round-*") if CHECKPOINT.fullmatch(path.name)]
+        return sorted((path for path in found if path.is_file()), key=lambda path: path.name, reverse=True)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
         """The newest readable checkpoint."""
-        for path in sorted(self.checkpoints.glob("round-*.safetensors"), reverse=True):
-            _, round, crc = path.stem.split("-")
-            try:
-                data = path.read_bytes()
-                if zlib.crc32(data) == int(crc, 16):
-                    return int(round), unflatten({n: torch.from_numpy(a) for n, a in load_arrays(data).items()})
-            except (OSError, ValueError, SafetensorError):
-                continue
+        for path in self.saved():
+            if (tree := read_checkpoint(path)) is not None:
+                return round_of(path), tree
         return None
 
     # the end
 
     def finish(self, model: Mapping[str, Tensor], result: Mapping[str, Any]) -> None:
-        write(self.path / "model.safetensors", model_bytes(model))
-        write(self.path / "result.json", json.dumps(result, indent=1).encode() + b"\n")
+        with self._writing():
+            write(self.path / "model.safetensors", model_bytes(model))
+            write(self.path / "result.json", json.dumps(result, indent=1).encode() + b"\n")
 
     def result(self) -> dict[str, Any] | None:
+        """The summary of a run that is complete."""
         path = self.path / "result.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            numbers = all(isinstance(found[key], int | float) for key in (*TOTALS, "rounds", "failures"))
+            if numbers and all(isinstance(row, dict) for row in found["objectives"].values()):
+                return {"algorithm": "", "seed": "", "engine": "", "run": str(self.path), **found}
+        except (OSError, ValueError, RecursionError, TypeError, AttributeError, KeyError):
+            pass
+        raise BadInput(f"The result.json of {self.path} cannot be read. {REPAIR.format(path=self.path)}.")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full or read-only disk ends the run in a sentence; what is there stays readable."""
+        try:
+            yield
+        except OSError as error:
+            raise RunStopped(
+                f"The run {self.path} cannot be written: {error.strerror or error}. Make room, or the right to write; "
+                f"then 'polyfed resume {self.path}' goes on from the last checkpoint."
+            ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """A checkpoint's tree, if it is whole."""
+    match = CHECKPOINT.fullmatch(path.name)
+    try:
+        data = path.read_bytes()
+        if match and zlib.crc32(data) == int(match[2], 16):
+            return unflatten({n: torch.from_numpy(a) for n, a in load_arrays(data).items()})
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        pass
+    return None
+
+
+def round_of(path: Path) -> int:
+    """The round that a checkpoint's name says."""
+    match = CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match else 0
+
+
+def differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The settings that differ, each by its whole name."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in sorted({*was, *now}):
+            yield from differences(f"{name}.{key}", was.get(key), now.get(key))
+    elif was != now:
+        yield name, was, now
+
+
+def _never_locked(path: Path) -> str:
+    """Why a file cannot be locked, where that is not because somebody holds it: older versions of filelock wait."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return ""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return "" if error.errno in (errno.EACCES, errno.EAGAIN) else str(error.strerror)
+    return ""
 
 
 def model_bytes(model: Mapping[str, Tensor]) -> bytes:
@@ -173,16 +277,40 @@ def check_free(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Replace a file whole, and only once its bytes are on the disk."""
     made = path.with_name(f".{path.name}.new")
-    with made.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(made, path)
+    try:
+        with made.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, path)
+    except OSError:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)  # the room it takes is wanted
+        raise
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    """The lines of rounds 1, 2, ...; what a crash cut short, and whatever follows, will be done again."""
+    try:
+        data = path.read_bytes() if path.is_file() else b""
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from error
+    for round, text in enumerate(data.splitlines(), 1):
         try:
-            yield json.loads(text)
-        except ValueError:  # cut short by a crash: the round will be done again
+            line = json.loads(text)
+        except (ValueError, RecursionError):
             return
+        if not isinstance(line, dict) or line.get("round") != round or not _whole(line):
+            return
+        yield line
+
+
+def _whole(line: Mapping[str, Any]) -> bool:
+    """Whether a line has what a summary adds up."""
+    numbers = all(isinstance(line.get(key), int | float) for key in TOTALS)
+    return numbers and isinstance(line.get("failures"), list)
+
+
+def _word(name: str) -> str:
+    """A name as one word of a path: whatever it is, the run stays under runs/."""
+    return re.sub(r"[^\w .+-]+", "-", name).strip(" .-")[:80] or "run"

@@ -26,7 +26,9 @@ from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped
 from polyfed.core.fleet import Metered
+from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
+from polyfed.core.tree import flatten
 from polyfed.run.callbacks import RunView
 from polyfed.run.directory import RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
@@ -34,6 +36,7 @@ from polyfed.run.plan import Plan, qualified_weight
 from polyfed.run.process import Interruptions, interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
+FAR = 3.0  # times the median's length: worth saying
 BY_OBJECTIVE = ("losses", "metrics", "clients", "progress")  # tables with a row per objective
 States = Mapping[str, State]  # by part
 OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
@@ -208,7 +211,13 @@ class _Loop:
         start, up, down, measuring = time.perf_counter(), self.meter.up, self.meter.down, self.meter.measuring
         for door in self.doors.values():
             door.begin(t)
-        states, found, more = self._trained(t, before)
+        try:
+            states, found, more = self._trained(t, before)
+        except BadInput as error:  # a Gram matrix that is not finite; in round 1, settings that do not go together
+            if t == 1:
+                raise
+            raise RunStopped(f"Round {t} is not taken: {error} {self._suspects()}") from error
+        self._check_state(t, before, states)
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
         _add(line, {**more, **self._named(found)})
@@ -223,6 +232,26 @@ class _Loop:
         ] + [{"client": None, "why": why} for why in self.engine.refusals()]
         line["seconds"] = time.perf_counter() - start
         return states, line
+
+    def _check_state(self, t: int, before: States, after: States) -> None:
+        """A round that leaves a state with which no client can go on is not taken: every resume would stop, too."""
+        for m, state in after.items():
+            spoiled = [name for name, a in flatten(state).items() if not _sound(a)]
+            was = flatten(before[m]) if spoiled else {}
+            for name in (n for n in spoiled if n not in was or _sound(was[n])):
+                what = f"{qualified(m, name)!r} would be infinite, not a number or beyond {LIMIT:.0e} after round {t}"
+                raise RunStopped(f"{what}, which is not taken. {self._suspects()}")
+
+    def _suspects(self) -> str:
+        """Who may have spoiled a round: those whose replies were farthest from the others', then the rest."""
+        far: dict[int, float] = {}
+        for found in self.engine.far.values():
+            far |= {c: max(ratio, far.get(c, 0.0)) for c, ratio in found.items()}
+        asked = sorted({c for door in self.doors.values() for c in door.asked}, key=lambda c: (-far.get(c, 0.0), c))
+        some = [f"{c} ({far[c]:.2g} times the median's length)" if far.get(c, 0.0) > FAR else str(c) for c in asked[:5]]
+        more = f" and {len(asked) - 5} more" if len(asked) > 5 else ""
+        off = "" if self.plan.layers.guard else "; guard = 'on' leaves out who is far from the rest"
+        return f"A client or too large a step size did that; suspects: clients {', '.join(some)}{more}{off}."
 
     def _note_participants(self, line: Mapping[str, Any]) -> None:
         """Who took part in a round, as its line says: of several models, each one's group."""
@@ -369,6 +398,11 @@ class _Loop:
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),
             "model_sha256": sha256,
         }
+
+
+def _sound(a: Tensor) -> bool:
+    """Whether a model with these numbers can be trained on: finite, and so are their squares."""
+    return not a.is_floating_point() or not a.numel() or all(abs(float(v)) <= LIMIT for v in torch.aminmax(a))
 
 
 def _of_part(evaluate: Mapping[str, Any], part: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, cut, shown
 from polyfed.core.federation import Federation
 from polyfed.core.part import Part, Parts
 from polyfed.core.problem import Problem
@@ -45,9 +45,10 @@ def row_weights(federation: Federation, objective: str, by: str) -> NDArray[np.f
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise BadInput(
-            f"evaluate.optimum should be {KNOWN!r} or the model.safetensors of a run; {path} cannot be read: {error}."
+            f"evaluate.optimum should be {KNOWN!r} or the model.safetensors of a run. Found {shown(str(path))}, which "
+            f"cannot be read: {cut(str(error), 100)}."
         ) from error
 
 

@@ -18,6 +18,7 @@ from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.federation import Federation
+from polyfed.core.labels import check_rows
 from polyfed.core.layer import Layers
 from polyfed.core.part import Part, Parts
 from polyfed.core.problem import Batch, Problem
@@ -149,6 +150,8 @@ def _tried(problem: Problem, federation: Federation, batch: Batch) -> Exception 
     try:
         with torch.random.fork_rng(devices=[]):
             autograd = ClientRunner(problem, federation, Layers()).autograd
+            with torch.no_grad():
+                check_rows(problem, federation, autograd.outputs(start["x"], start["buffers"], batch, train=False))
             autograd.measure(start["x"], start["buffers"], batch, [True] * len(problem.names))
     except Exception as error:
         return error

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from polyfed.client.memory import Job, Memory
 from polyfed.client.runner import perform, unchecked
+from polyfed.core import interrupt
 from polyfed.core.client import ClientState
 from polyfed.core.clock import Clock
 from polyfed.core.door import Door, PartView
@@ -63,13 +64,18 @@ class ArrayEngine(Engine):
         blank = torch.zeros(int(examples.sum()), 1)
         rows = Rows(np.arange(len(blank)), np.cumsum(examples) - examples, examples)
         super().__init__({"": Part(problem, Federation(blank, {}, rows))}, Layers())
+        interrupt.begin()
         self.memory = Memory()
         self._clients = [TaskClient(i, len(t.y), problem, {"rows": t}) for i, t in enumerate(tasks)]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         jobs = list(self.memory.jobs(clients, request))
-        done = list(map(self._do, jobs) if self._pool is None else self._pool.map(self._do, jobs))
+        try:
+            done = list(map(self._do, jobs) if self._pool is None else self._pool.map(self._do, jobs))
+        except KeyboardInterrupt:
+            interrupt.give_up()  # the threads' work, too
+            raise
         for job, (_, state) in zip(jobs, done, strict=True):
             self.memory.keep(job, state)
         if done:  # one stack for all: what is done per stack would cost more than the work

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from polyfed.core.errors import BadInput
+from polyfed.core.settings import NotNegative
 from polyfed.weights.gram import Array, Numbers, psd
 from polyfed.weights.qp import FREE, Program, solve
 from polyfed.weights.weighting import Weighting, WeightingState, weightings
@@ -48,7 +49,7 @@ class CAGrad(Weighting):
         c: the radius of the ball, as a part of the mean gradient's length; 0 for the mean itself.
     """
 
-    c: float = 0.5
+    c: NotNegative = 0.5
 
     def __call__(self, gram: Array, state: WeightingState, key: int) -> tuple[Array, WeightingState]:
         return cagrad(gram, c=self.c), state

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
 from polyfed.core.errors import BadInput
-from polyfed.core.settings import Count, Positive, settings
+from polyfed.core.settings import Positive, settings, whole
 from polyfed.rates import Moment, Rule, StepRule, evaluated
 from polyfed.weights.gram import Array, Numbers, as_gram, as_vector
 from polyfed.weights.simplex import project
@@ -49,7 +51,7 @@ class Pgd(Weighting):
             false for Algorithms 2 and 10 as printed.
     """
 
-    steps: Count = 1000
+    steps: Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)] = 1000
     step: Positive | StepRule = 1e-3
     normalise: bool = True
 

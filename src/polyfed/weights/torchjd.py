@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, cut
+from polyfed.core.settings import Count, NotNegative, real, whole
 from polyfed.weights.dual_cone import project_dual_cone
 from polyfed.weights.gram import Array, psd
 from polyfed.weights.weighting import Weighting, WeightingState, weightings
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(real)]
+Iterations = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(whole)]
+Selected = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def _refusing(function: Callable[..., Any], *arguments: Any, **options: Any) -> 
     try:
         return function(*arguments, **options)
     except ValueError as error:
-        raise BadInput(f"TorchJD refused this weighting: {error}") from error
+        raise BadInput(f"TorchJD refused this weighting: {cut(str(error))}") from error
 
 
 def _project(U: Tensor, G: Tensor) -> Tensor:
@@ -90,7 +96,7 @@ def pcgrad() -> TorchJD:
 
 
 @weightings("gradvac")
-def gradvac(beta: float = 0.5) -> TorchJD:
+def gradvac(beta: Share = 0.5) -> TorchJD:
     """GradVac: each pair of gradients brought to its usual angle, which is remembered (Wang et al. 2021).
 
     Args:
@@ -106,7 +112,7 @@ def imtl_g() -> TorchJD:
 
 
 @weightings("aligned-mtl")
-def aligned_mtl(scale_mode: str = "min") -> TorchJD:
+def aligned_mtl(scale_mode: Literal["min", "median", "rmse"] = "min") -> TorchJD:
     """Aligned-MTL: the mean after the singular values are made equal (Senushkin et al. 2023).
 
     Args:
@@ -116,7 +122,7 @@ def aligned_mtl(scale_mode: str = "min") -> TorchJD:
 
 
 @weightings("mgda")
-def mgda(max_iters: int = 100) -> TorchJD:
+def mgda(max_iters: Iterations = 100) -> TorchJD:
     """MGDA by Frank-Wolfe steps, as often published: inexact where min-norm is exact (Sener and Koltun 2018).
 
     Args:
@@ -126,7 +132,7 @@ def mgda(max_iters: int = 100) -> TorchJD:
 
 
 @weightings("fairgrad")
-def fairgrad(alpha: float = 1.0) -> TorchJD:
+def fairgrad(alpha: NotNegative = 1.0) -> TorchJD:
     """FairGrad: alpha-fair gains, 1 being proportional fairness; depends on the scale of G (Ban and Ji 2024).
 
     Args:
@@ -136,7 +142,7 @@ def fairgrad(alpha: float = 1.0) -> TorchJD:
 
 
 @weightings("krum")
-def krum(n_byzantine: int = 1, n_selected: int = 1) -> TorchJD:
+def krum(n_byzantine: Count = 1, n_selected: Selected = 1) -> TorchJD:
     """Krum: the gradients closest to the others, as a guard against attackers (Blanchard et al. 2017).
 
     Args:

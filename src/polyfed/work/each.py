@@ -54,6 +54,7 @@ def local_model(client: GradientClient, request: Request, options: LocalSteps) -
     options=LocalSteps,
     numbers=("lr",),
     cost=cost_of_each,
+    counts=LocalSteps.counts,
     local_model=local_model,
 )
 def sgd_each(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
@@ -65,7 +66,7 @@ def sgd_each(client: GradientClient, request: Request, options: LocalSteps) -> A
 
 @work(
     "sgd-each-sketch", reply={"S": gradient("M k", by="heard"), **HEARD}, options=EachOptions, numbers=("lr",),
-    cost=cost_of_each,
+    cost=cost_of_each, counts=LocalSteps.counts,
 )  # fmt: skip
 def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptions) -> Arrays:
     """Sketches of Delta_si, from which the server finds weights (k the whole width sends them whole)."""
@@ -77,7 +78,7 @@ def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptio
 
 @work(
     "sgd-each-combined", reply={**TRAINED, "weight": weight()}, options=EachOptions, cost=cost_of_each,
-    local_model=local_model,
+    counts=LocalSteps.counts, local_model=local_model,
 )  # fmt: skip
 def sgd_each_combined(client: GradientClient, request: Request, options: EachOptions) -> Arrays:
     """u_i = sum_s omega_s Delta_si, the same local runs as before: one model's upload."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +23,14 @@ class EvaluateOptions:
 
     split: str = "train"
 
+    def counts(self, n: int) -> float:
+        """How many rows a client with n examples measures; of rows kept aside nobody has said how many there are."""
+        return n if self.split == "train" else math.inf
+
 
 @work(
-    "evaluate", reply={"values": losses("K"), "heard": weight("M"), "n": weight()}, options=EvaluateOptions,
-    measures=True,
+    "evaluate", reply={"values": losses("K"), "heard": weight("M", whole=True), "n": weight(whole=True)},
+    options=EvaluateOptions, counts=EvaluateOptions.counts, measures=True,
 )  # fmt: skip
 def evaluate(client: GradientClient, request: Request, options: EvaluateOptions) -> Arrays:
     """Sums over the rows of a split of every objective's loss and metrics, and how many rows there were."""
@@ -41,7 +46,10 @@ class ProgressOptions:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@work("progress", reply={"change": losses("K"), "heard": weight("M")}, options=ProgressOptions, measures=True)
+@work(
+    "progress", reply={"change": losses("K"), "heard": weight("M")}, options=ProgressOptions,
+    counts=lambda options, n: 1.0, measures=True,
+)  # fmt: skip
 def progress(client: GradientClient, request: Request, options: ProgressOptions) -> Arrays:
     """How much the means of the losses and metrics over the training rows change from x to the end of local training.
 

@@ -43,12 +43,13 @@ def full_loss(client: GradientClient, request: Request) -> Tensor:
 @work(
     "q-sgd",
     reply={
-        "delta": update("d", by="weight"), "h": statistics(by="weight"), "buffers": buffers("b", by="weight"),
+        "delta": update("d", by="weight", per="h"), "h": statistics(by="weight"), "buffers": buffers("b", by="weight"),
         **HEARD, "weight": weight(),
     },
     options=QOptions,
     numbers=("lr", "L"),
     cost=QOptions.cost,
+    counts=QOptions.counts,
     local_model=local_model,
 )  # fmt: skip
 def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays:

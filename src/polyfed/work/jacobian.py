@@ -75,10 +75,14 @@ class FullOptions:
 
     weight: Literal["uniform", "size"] = "uniform"
 
+    def counts(self, n: int) -> float:
+        """What a client with n examples counts."""
+        return n if self.weight == "size" else 1.0
+
 
 @work(
     "full-jacobian", reply={"H": gradient("M d", by="heard"), "heard": weight("M")}, options=FullOptions,
-    measures=True,
+    counts=FullOptions.counts, measures=True,
 )  # fmt: skip
 def full_jacobian(client: GradientClient, request: Request, options: FullOptions) -> Arrays:
     """The Jacobian over all training rows, in evaluation mode: what the theorems mean by the gradients at x."""
@@ -91,13 +95,12 @@ def full_jacobian(client: GradientClient, request: Request, options: FullOptions
 
     start = x.new_zeros(len(client.holds), len(x)), x.new_zeros(())
     total, n = client.loop(step, start, epochs=1, batch_size=1024, shuffle=False)
-    a = client.n if options.weight == "size" else 1.0
-    return {"H": total / n, "heard": a * client.holds}
+    return {"H": total / n, "heard": options.counts(client.n) * client.holds}
 
 
 @work(
     "jacobian", reply=lambda o: {**o.encoded(), **HEARD}, options=JacobianOptions, numbers=("lr",),
-    cost=JacobianOptions.cost_of_jacobian,
+    cost=JacobianOptions.cost_of_jacobian, counts=JacobianOptions.counts,
 )  # fmt: skip
 def jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """The compressed stochastic Jacobian H_i on one batch."""
@@ -109,11 +112,13 @@ def jacobian(client: GradientClient, request: Request, options: JacobianOptions)
     "residual",
     reply={
         "true": statistics("M M", by="square"), "sent": statistics("M M", by="square"),
-        "cross": statistics("M M", by="share"), "share": weight(in_sums=False), "square": weight(in_sums=False),
+        "cross": statistics("M M", by="share"), "share": weight(in_sums=False),
+        "square": weight(in_sums=False, power=2),
     },
     options=JacobianOptions,
     numbers=("lr",),
     cost=JacobianOptions.cost_of_jacobian,
+    counts=JacobianOptions.counts,
 )  # fmt: skip
 def residual(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """What two-way compression asks back, from the same batch as before: with R = Ht - H and the server's h,
@@ -133,6 +138,7 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
     options=JacobianOptions,
     numbers=("lr",),
     cost=lambda o, n, held: o.cost(n) - o.batch(n) + o.cost_of_jacobian(n, held),  # the first step's is theirs
+    counts=JacobianOptions.counts,
     local_model=local_model,
 )
 def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
@@ -145,7 +151,10 @@ def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOpti
     return {**trained, **_encoded(J, client, options), "losses": at_x, "heard": a * client.holds}
 
 
-@work("exact-jacobian", reply={"H": gradient("M d", by="heard"), **HEARD}, options=JacobianOptions, measures=True)
+@work(
+    "exact-jacobian", reply={"H": gradient("M d", by="heard"), **HEARD}, options=JacobianOptions,
+    counts=JacobianOptions.counts, measures=True,
+)  # fmt: skip
 def exact_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """The Jacobian of the same batch as `jacobian`, whole: to measure what compressing it has cost."""
     J, at_x, _ = first_jacobian(client, request, options.batch_size)

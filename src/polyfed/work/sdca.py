@@ -21,7 +21,7 @@ from torch import Tensor
 from polyfed.core.client import ClientState, RowClient
 from polyfed.core.keys import key, permutation
 from polyfed.core.messages import Request
-from polyfed.core.schema import gradient, losses, statistics, update
+from polyfed.core.schema import gradient, losses, statistics, update, weight
 from polyfed.core.work import Arrays, work
 from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import Loss, find
@@ -127,11 +127,14 @@ class Subproblem:
 
 @work(
     "sdca",
-    reply={"dv": update("d", "float64"), "steps": statistics("", "float64"), "theta": statistics("k", "float64")},
+    reply={
+        "dv": update("d", "float64", alike=False), "steps": statistics("", "float64"),
+        "theta": statistics("k", "float64"),
+    },
     options=SdcaOptions,
     needs="rows",
     state=begin,
-)
+)  # fmt: skip
 def sdca(client: RowClient, request: Request, options: SdcaOptions, state: ClientState) -> tuple[Arrays, ClientState]:
     """Improve the node's subproblem within its budget of coordinate steps, or until `theta`; reply with dv_t.
 
@@ -182,7 +185,7 @@ def task_values(
 
 @work(
     "task-gradient",
-    reply={"g": gradient("d", "float64"), "steps": statistics("", "float64")},
+    reply={"g": gradient("d", "float64", alike=False), "steps": statistics("", "float64")},
     options=TaskOptions,
     needs="rows",
 )
@@ -197,7 +200,10 @@ def task_gradient(client: RowClient, request: Request, options: TaskOptions) -> 
     return {"g": _tensor(rows.combine(scaled)), "steps": _tensor(len(batch))}
 
 
-@work("moments", reply={"n": ":float64", "sum": "d:float64", "squares": "d:float64"}, needs="rows")
+@work(
+    "moments", reply={"n": weight("", "float64", whole=True), "sum": "d:float64", "squares": "d:float64"},
+    needs="rows",
+)  # fmt: skip
 def moments(client: RowClient, request: Request) -> Arrays:
     """How many rows, and the sums of every feature and of its square: what standardising needs."""
     X = _matrix(client, client.problem.dim)

@@ -61,9 +61,13 @@ class LocalSteps:
         """Rows that a client with n takes gradients on."""
         return self.steps * self.batch(n) if self.steps else max(self.epochs, 1) * n
 
+    def counts(self, n: int) -> float:
+        """What a client with n examples counts in a mean, as the server knows it."""
+        return n if self.weight == "size" else 1.0
+
     def share(self, client: Client) -> Any:
         """a_i: what this client counts in a mean, 1 or its number of examples."""
-        return client.n if self.weight == "size" else 1.0
+        return self.counts(client.n)
 
 
 TRAINED = {"delta": update("d", by="weight"), "buffers": buffers("b", by="weight")}
@@ -78,7 +82,7 @@ def local_model(client: GradientClient, request: Request, options: LocalSteps) -
 
 @work(
     "sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",), cost=LocalSteps.cost,
-    local_model=local_model,
+    counts=LocalSteps.counts, local_model=local_model,
 )  # fmt: skip
 def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with x - w. The losses are those at x, on one batch."""

@@ -254,8 +254,8 @@ def test_the_two_sets_drop_units_independently() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3))
     problem = Problem(model, [Objective(name, "cross-entropy") for name in ("left", "right")])
     fleet = open_door(problem, small_federation())
-    options = {**FedCMOO(batch_size=0).local_options(1, fleet), "compress": {"name": "exact"}}
-    sizes = {"rows": 2, "columns": problem.dim, "over": "all"}
+    options: dict[str, Any] = {**FedCMOO(batch_size=0).local_options(1, fleet), "compress": {"name": "exact"}}
+    sizes: dict[str, Any] = {"rows": 2, "columns": problem.dim, "over": "all"}
     fleet.begin(1)
     one, other = (
         fleet.sum([0], Request("jacobian", dict(problem.initial()), options={**options, **sizes, "draw": draw}))["H"]

@@ -349,7 +349,7 @@ class Case:
         """(1) and (3) at the last iterate, or at the mean of those after H0 (Theorem 2)."""
         method = self.method
         assert isinstance(method, Mocha)
-        since = past[method.average_from :] if method.average_from is not None else []
+        since = past[method.average_from :] if isinstance(method.average_from, int) else []
         since = since or past[-1:]
         V = np.asarray(sum(v for v, _ in since)) / len(since)
         beta = [np.asarray(sum(b[node] for _, b in since)) / len(since) for node in range(M)]

@@ -66,8 +66,14 @@ class Gramian(LocalTraining, Algorithm):
         return "sums"
 
     def check(self, problem: Problem, clients: int) -> None:
-        """Refuse a weighting that does not go with so many objectives."""
-        self.rule.init(len(problem.names))
+        """Refuse a weighting that does not go with so many objectives: it is tried once, without conflict."""
+        M = len(problem.names)
+        try:
+            start = self.rule.init(M)
+            if self.rule.during(M, 1) is self.rule:  # not one whose settings wait for the run
+                weigh(self.rule, np.eye(M), start)
+        except BadInput as error:
+            raise BadInput(f"algorithm.weighting: {error}") from error
 
     def init(self, problem: Problem) -> State:
         remembered = self.rule.init(len(problem.names))

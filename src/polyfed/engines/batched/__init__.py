@@ -92,13 +92,21 @@ class Batched(Engine):
 
 
 @engines("auto")
-def auto(parts: Parts, layers: Layers, *, device: Device = "auto", workers: Annotated[int, Field(ge=1)] = 1) -> Engine:
+def auto(
+    parts: Parts,
+    layers: Layers,
+    *,
+    device: Device = "auto",
+    workers: Annotated[int, Field(ge=1)] = 1,
+    timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
+) -> Engine:
     """`batched` where there is a GPU and the models allow it, else `local`.
 
     Args:
         device: 'cpu', 'cuda', or 'auto' for the GPU where there is one; 'cpu' always means `local`.
         workers: of `local`, processes on the CPU; 1 for this one alone.
+        timeout: of `local`, seconds that a worker may take for one client; 0 for any time.
     """
     if resolve(device).type == "cuda" and not any(unfit(part.problem, layers) for part in parts.values()):
         return Batched(parts, layers, device=device)
-    return engines["local"](parts, layers, workers=workers, device=device)
+    return engines["local"](parts, layers, workers=workers, device=device, timeout=timeout)

@@ -17,6 +17,7 @@ from polyfed.core.fleet import Ids, Stack
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
 from polyfed.core.part import Parts
+from polyfed.core.patience import Patience
 from polyfed.engines.local.workers import Pool
 
 
@@ -27,6 +28,8 @@ class Local(Engine):
     Args:
         workers: processes, with one torch thread each; 1 for this one alone.
         device: 'cpu', 'cuda', or 'auto' for the GPU where there is one; more than one worker means 'cpu'.
+        timeout: seconds that a worker may take for one client, then the client has failed and the worker is replaced;
+            0 for any time. One process alone waits for itself.
     """
 
     def __init__(
@@ -36,14 +39,16 @@ class Local(Engine):
         *,
         workers: Annotated[int, Field(ge=1)] = 1,
         device: Device = "cpu",
+        timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
     ) -> None:
         super().__init__(parts, layers)
         where = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
         self.memory = {name: Memory() for name in parts}
+        self.patience = {name: Patience() for name in parts}
         self._runners = {n: ClientRunner(p.problem, p.federation, layers, device=where) for n, p in parts.items()}
         self._one_at_a_time = threading.Lock()  # a runner has one module
         # forked now, before a progress display or anything else has started a thread
-        self._pool = Pool(self._run, workers) if workers > 1 else None
+        self._pool = Pool(self._run, workers, timeout) if workers > 1 else None
         self.overlaps = self._pool is not None
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
@@ -52,9 +57,20 @@ class Local(Engine):
             for job, reply in run_jobs(self._run_here, memory, clients, request):
                 yield Stack.of(job.client, reply)
             return
-        for job, reply, state in self._pool.map(memory.jobs(clients, request)):
-            memory.keep(job, state)
-            yield Stack.of(job.client, reply)
+        patience = self.patience[request.part]
+        asked = set(patience.among(clients, request.round))
+        found = self._pool.map(job for job in memory.jobs(clients, request) if job.client in asked)
+        for client in clients:
+            if client not in asked:
+                yield Stack.of(client, Reply(error=patience.why(client)))
+                continue
+            job, reply, state, lost = next(found)
+            if lost:
+                patience.missed(client, request.round)
+            else:
+                patience.answered(client)
+                memory.keep(job, state)
+            yield Stack.of(client, reply)
 
     def _run(self, job: Job) -> tuple[Reply, ClientState | None]:
         return self._runners[job.request.part](job)
@@ -64,11 +80,13 @@ class Local(Engine):
             return self._run(job)
 
     def tree(self) -> dict[str, Any]:
-        return {name: memory.tree() for name, memory in self.memory.items()}
+        return {name: {**memory.tree(), **self.patience[name].tree()} for name, memory in self.memory.items()}
 
     def load(self, tree: Mapping[str, Any]) -> None:
         for name, memory in self.memory.items():
-            memory.load(tree.get(name, {}))
+            own = tree.get(name, {})
+            memory.load({client: slot for client, slot in own.items() if client != "missed"})
+            self.patience[name].load(own)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,15 +17,34 @@ SMALL = 4096  # bytes that a pipe takes at once
 
 
 class Channel:
-    """One end. So many messages may be under way in each direction: who sends more overwrites what was not read."""
+    """One end. So many messages may be under way in each direction: who sends more overwrites what was not read.
 
-    def __init__(self, pipe: Connection, out: mmap.mmap, into: mmap.mmap) -> None:
+    Args:
+        pipe: this end of it.
+        out: the memory that this end writes, the other reads.
+        into: the memory that this end reads, the other writes.
+        watched: entered while a large message is in the pipe: an end that is stopped would keep us waiting.
+    """
+
+    def __init__(
+        self,
+        pipe: Connection,
+        out: mmap.mmap,
+        into: mmap.mmap,
+        watched: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
         self.pipe, self._out, self._into, self._next = pipe, out, into, 0
+        self._watched = watched
+
+    @staticmethod
+    def memory(there: int, back: int) -> tuple[mmap.mmap, mmap.mmap]:
+        """For so many messages, to be made before the fork; pages that are never written take no memory."""
+        return mmap.mmap(-1, there * SLOT), mmap.mmap(-1, back * SLOT)
 
     @classmethod
     def pair(cls, context: Any, there: int, back: int) -> tuple[Channel, Channel]:
-        """Both ends, to be made before the fork, for so many messages; pages that are never written take no memory."""
-        out, into = (mmap.mmap(-1, slots * SLOT) for slots in (there, back))
+        """Both ends, to be made before the fork."""
+        out, into = cls.memory(there, back)
         ours, theirs = context.Pipe()
         return cls(ours, out, into), cls(theirs, into, out)
 
@@ -41,7 +62,8 @@ class Channel:
             self.pipe.send_bytes(b"s" + struct.pack("<qq", start, end))
         else:
             self.pipe.send_bytes(b"l")
-            self.pipe.send_bytes(message)
+            with self._watched():
+                self.pipe.send_bytes(message)
 
     def receive(self) -> bytes:
         """The next message; EOFError when the other end is gone."""
@@ -49,11 +71,11 @@ class Channel:
         if head[:1] == b"m":
             return head[1:]
         if head[:1] == b"l":
-            return self.pipe.recv_bytes()
+            with self._watched():
+                return self.pipe.recv_bytes()
         start, end = struct.unpack("<qq", head[1:])
         return self._into[start:end]
 
     def close(self) -> None:
+        """The other end is told; the memory goes with those that have it."""
         self.pipe.close()
-        self._out.close()
-        self._into.close()

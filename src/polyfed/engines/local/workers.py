@@ -1,12 +1,18 @@
-"""Processes that share a runner of work: forked, so that data is shared without copying, users' functions too."""
+"""Processes that share a runner of work: forked, so that data is shared without copying, users' functions too.
+
+A worker that dies, is stopped, or keeps its client's work for too long is replaced. That client has failed; what others
+had been given to it is done by its successor. Clients remember nothing in a worker: states come and go with the jobs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import multiprocessing
+import os
 import queue
-import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
@@ -19,25 +25,52 @@ from torch import Tensor
 from polyfed.client.memory import Job
 from polyfed.core.client import ClientState
 from polyfed.core.errors import BadInput, RunStopped
+from polyfed.core.interrupt import may_go_on
 from polyfed.core.messages import Reply, Request, decode, encode
 from polyfed.engines.local.channel import Channel
+from polyfed.engines.local.nursery import Nursery, kill
 
 Runner = Callable[[Job], tuple[Reply, ClientState | None]]
 
 AHEAD = 2  # jobs a worker holds: one to do, one to begin without waiting for us
 WINDOW = 8  # jobs a worker may be ahead of the oldest unfinished one: bounds what waits to be yielded in order
+TURN = 0.5  # seconds that are waited at a time, at most
+LINGER = 1.0  # seconds that a worker goes on for when nobody is left to answer to
 
 
 class _Worker:
-    def __init__(self, context: Any, runner: Runner, earlier: list[Connection]) -> None:
-        self.channel, theirs = Channel.pair(context, 2 * AHEAD + 1, AHEAD + 1)  # a job is at most two messages
-        self.pipe: Any = self.channel.pipe
-        # a worker closes its copies of our ends of the pipes: then our death is an end of file to all of them
-        self.process = context.Process(target=_serve, args=(runner, theirs, [*earlier, self.pipe]), daemon=True)
-        self.process.start()
-        theirs.pipe.close()
-        self.busy: deque[int] = deque()
+    def __init__(self, nursery: Nursery, place: int, memory: tuple[mmap.mmap, mmap.mmap], timeout: float) -> None:
+        self._nursery, self._place, self._memory, self._timeout = nursery, place, memory, timeout
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self.pipe, self._pid = self._nursery.start(self._place)
+        except (EOFError, OSError) as error:
+            raise RunStopped("A worker process cannot be started: the process that starts them is gone.") from error
+        self.channel = Channel(self.pipe, *self._memory, watched=self._watched)
+        self.busy: deque[tuple[int, Job]] = deque()
+        self.waited = 0.0  # seconds that we have waited for its next answer
         self._shared: Mapping[str, Tensor] | None = None
+
+    @property
+    def late(self) -> bool:
+        return 0 < self._timeout <= self.waited
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A large message passes in time, or the worker is killed, which ends the message."""
+        timer = threading.Timer(self._timeout, self._give_up)
+        if self._timeout:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self.waited = self._timeout
+        kill(self._pid)
 
     def send(self, number: int, job: Job) -> None:
         """The arrays that all clients share are sent once a request, then only what is this client's own."""
@@ -45,49 +78,67 @@ class _Worker:
             self.channel.rewind()
         if job.request.shared is not self._shared:
             self._shared = job.request.shared
-            self._send(encode({"shared": True}, self._shared))
+            self.channel.send(encode({"shared": True}, self._shared))
         state = {f"state.{name}": a for name, a in (job.state or {}).items()}
         head = {"client": job.client, "state": job.state is not None, **job.request.head()}
-        self._send(encode(head, {**job.request.own_arrays(), **state}))
-        self.busy.append(number)
-
-    def _send(self, message: bytes) -> None:
-        try:
-            self.channel.send(message)
-        except OSError:
-            raise self._died() from None
+        self.channel.send(encode(head, {**job.request.own_arrays(), **state}))
+        self.busy.append((number, job))
 
     def receive(self) -> tuple[int, Reply, ClientState | None]:
-        try:
-            head, arrays = decode(self.channel.receive())
-        except (EOFError, OSError):
-            raise self._died() from None
+        head, arrays = decode(self.channel.receive(), ours=True)
         state = _taken(arrays, "state.")
-        return self.busy.popleft(), Reply(arrays, head["error"]), state if head["state"] else None
+        self.waited = 0.0
+        return self.busy.popleft()[0], Reply(arrays, head["error"]), state if head["state"] else None
 
-    def _died(self) -> RunStopped:
-        self.process.join(timeout=1)
-        code = self.process.exitcode
-        return RunStopped(f"A worker process died (exit code {code}; -9 is often a lack of memory).")
+    def replace(self) -> tuple[str, deque[tuple[int, Job]]]:
+        """A new process in the place of this one: what was wrong with it, and what it had been given."""
+        left, late = self.busy, self.late
+        self.pipe.close()
+        code = self._end(grace=0.0 if late else LINGER)
+        why = f"did not answer within {self._timeout:g} s" if late else ""
+        self._start()
+        return why or f"its worker process died (exit code {code}; -9 is often a lack of memory)", left
+
+    def _end(self, grace: float) -> int:
+        try:
+            return self._nursery.end(self._pid, grace)
+        except (EOFError, OSError) as error:
+            raise RunStopped("A worker process cannot be replaced: the process that starts them is gone.") from error
+
+    def close(self) -> None:
+        if self.busy:
+            kill(self._pid)
+        self.channel.close()
 
 
 class Pool:
-    """An ordered map over jobs; several may be under way, from several threads or one inside the other."""
+    """An ordered map over jobs; several may be under way, from several threads or one inside the other.
 
-    def __init__(self, runner: Runner, workers: int) -> None:
+    Args:
+        runner: does a job, in a worker.
+        workers: how many processes.
+        timeout: seconds that a worker may take for a client; 0 for any time.
+    """
+
+    def __init__(self, runner: Runner, workers: int, timeout: float = 0.0) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
             raise BadInput("engine.workers above 1 needs a system that can fork (Linux, macOS); use workers = 1.")
-        context = multiprocessing.get_context("fork")
-        self._workers: list[_Worker] = []
-        for _ in range(workers):
-            self._workers.append(_Worker(context, runner, [w.pipe for w in self._workers]))
+        memory = [Channel.memory(2 * AHEAD + 1, AHEAD + 1) for _ in range(workers)]  # a job is at most two messages
+
+        def serve(place: int, pipe: Connection) -> None:
+            into, out = memory[place]
+            _serve(runner, Channel(pipe, out, into))
+
+        self._nursery = Nursery(serve)
+        self._turn = min(TURN, timeout / 4) if timeout else TURN
+        self._workers = [_Worker(self._nursery, place, own, timeout) for place, own in enumerate(memory)]
         self._lock = threading.Lock()
         self._numbers = count()
-        self._done: dict[int, tuple[Reply, ClientState | None]] = {}
+        self._done: dict[int, tuple[Reply, ClientState | None, bool]] = {}
         self._unwanted: set[int] = set()
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, ClientState | None]]:
-        """Results in the order of the jobs, whoever is fastest."""
+    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Reply, ClientState | None, bool]]:
+        """Results in the order of the jobs, whoever is fastest; last, whether the worker was lost with it."""
         waiting = iter(jobs)
         begun: deque[tuple[int, Job]] = deque()
         try:
@@ -97,9 +148,9 @@ class Pool:
                         self._collect()
                     continue
                 number, job = begun[0]
-                reply, state = self._result(number)
+                found = self._result(number)
                 begun.popleft()
-                yield job, reply, state
+                yield job, *found
         except GeneratorExit:  # whoever stops listening early does not want the rest
             with self._lock:
                 self._unwanted.update(number for number, _ in begun if self._done.pop(number, None) is None)
@@ -113,14 +164,40 @@ class Pool:
                 if job is None:
                     return False
                 begun.append((next(self._numbers), job))
-                worker.send(*begun[-1])
+                self._send(worker, *begun[-1])
             return True
 
     def _free(self, begun: int) -> _Worker | None:
         worker = min(self._workers, key=lambda w: len(w.busy))
         return worker if len(worker.busy) < AHEAD and begun < WINDOW * len(self._workers) else None
 
-    def _result(self, number: int) -> tuple[Reply, ClientState | None]:
+    def _send(self, worker: _Worker, number: int, job: Job) -> None:
+        try:
+            worker.send(number, job)
+        except OSError:  # it is gone, and does not yet have this job
+            self._replace(worker)
+            self._again(worker, number, job)
+
+    def _again(self, worker: _Worker, number: int, job: Job) -> None:
+        """To a worker that has just begun; were that lost, too, so would be the next."""
+        try:
+            worker.send(number, job)
+        except OSError as error:
+            why, _ = worker.replace()
+            raise RunStopped(f"A worker process that had just been started was lost: it {why}.") from error
+
+    def _replace(self, worker: _Worker) -> None:
+        """The client whose work it was doing has failed; the others' is given to its successor."""
+        why, left = worker.replace()
+        if left:
+            self._keep(left.popleft()[0], Reply(error=why), None, lost=True)
+        for number, job in left:
+            if number in self._unwanted:
+                self._unwanted.remove(number)
+            else:
+                self._again(worker, number, job)
+
+    def _result(self, number: int) -> tuple[Reply, ClientState | None, bool]:
         """The answer to one job; whoever waits collects for everybody."""
         while True:
             with self._lock:
@@ -129,35 +206,50 @@ class Pool:
                 self._collect()
 
     def _collect(self) -> None:
-        pipes = {worker.pipe: worker for worker in self._workers if worker.busy}
-        for pipe in wait(list(pipes)) if pipes else ():  # somebody else may have collected meanwhile
-            number, reply, state = pipes[pipe].receive()
-            if number in self._unwanted:
-                self._unwanted.remove(number)
+        """Wait for some answers, and take them."""
+        busy = [worker for worker in self._workers if worker.busy]  # somebody else may have collected meanwhile
+        begun = time.monotonic()
+        ready = wait([worker.pipe for worker in busy], self._turn) if busy else []
+        may_go_on()
+        # at most what was meant: had this process been stopped itself, its workers would be none the worse
+        spent = min(time.monotonic() - begun, self._turn)
+        for worker in busy:
+            if worker.pipe in ready:
+                self._take(worker)
             else:
-                self._done[number] = reply, state
+                worker.waited += spent
+                if worker.late:
+                    self._replace(worker)
+
+    def _take(self, worker: _Worker) -> None:
+        try:
+            number, reply, state = worker.receive()
+        except (EOFError, OSError):
+            self._replace(worker)
+        else:
+            self._keep(number, reply, state, lost=False)
+
+    def _keep(self, number: int, reply: Reply, state: ClientState | None, *, lost: bool) -> None:
+        if number in self._unwanted:
+            self._unwanted.remove(number)
+        else:
+            self._done[number] = reply, state, lost
 
     def close(self) -> None:
         for worker in self._workers:
-            worker.channel.close()
-            worker.process.join(timeout=0 if worker.busy else 5)
-            if worker.process.is_alive():
-                worker.process.kill()
+            worker.close()
+        self._nursery.close()
 
 
-def _serve(runner: Runner, channel: Channel, others: list[Connection]) -> None:
-    """A worker's life: until the channel closes, do jobs. Ctrl-C is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:
-        other.close()
+def _serve(runner: Runner, channel: Channel) -> None:
+    """A worker's life: until the channel closes, do jobs."""
     torch.set_num_threads(1)
     inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     shared: dict[str, Tensor] = {}
     with contextlib.suppress(OSError):  # nobody is left to answer to
         while (message := inbox.get()) is not None:
-            head, arrays = decode(message)
+            head, arrays = decode(message, ours=True)
             if "shared" in head:
                 shared = arrays
             else:
@@ -165,11 +257,16 @@ def _serve(runner: Runner, channel: Channel, others: list[Connection]) -> None:
 
 
 def _listen(channel: Channel, inbox: queue.SimpleQueue[bytes | None]) -> None:
-    """Reads on while a reply is being written: two ends that both wait to write would wait forever."""
+    """Reads on while a reply is being written: two ends that both wait to write would wait forever.
+
+    When the other end is gone, work that does not end is left.
+    """
     with contextlib.suppress(EOFError, OSError):
         while True:
             inbox.put(channel.receive())
     inbox.put(None)
+    time.sleep(LINGER)
+    os._exit(1)
 
 
 def _answer(runner: Runner, head: dict[str, Any], arrays: dict[str, Tensor], shared: dict[str, Tensor]) -> bytes:

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from polyfed.core.errors import BadInput
+from polyfed.core.interrupt import may_go_on
 from polyfed.work.linear.losses import Loss
 
 Floats = NDArray[np.float64]
+AT_ONCE = 2_000_000  # multiplications that a loop does before it looks up: some milliseconds
+LOGISTIC = 200  # multiplications' worth of time that a step may take beside its row
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,21 @@ class Examples:
     def sdca(
         self, beta: Floats, u: Floats, *, s: float, c: float, loss: Loss, g: float, steps: int, key: int, live: bool
     ) -> None:
-        """Coordinate steps in place (see `kernels`)."""
-        kernels = _kernels()
+        """Coordinate steps in place (see `kernels`), some at a time: between two calls a signal is heard."""
         signed = key >> 1  # 63 bits fit the loops' integers
-        rest = (self.y, self.norms, beta, u, float(s), float(c), loss.code, float(g), steps, signed, live)
-        if self._csr:
-            kernels.sdca_sparse(*self._csr, *rest)
-        else:
-            kernels.sdca_dense(self.X, *rest)
+        rows = self._csr or (self.X,)
+        rest = (self.y, self.norms, beta, u, float(s), float(c), loss.code, float(g), signed, live)
+        loop = _kernels().sdca_sparse if self._csr else _kernels().sdca_dense
+        order = np.arange(len(self.y))
+        for first in range(0, steps, self._at_once):
+            may_go_on()
+            loop(*rows, *rest, order, first, min(first + self._at_once, steps))
+
+    @cached_property
+    def _at_once(self) -> int:
+        """Steps that take some milliseconds, whatever the length of a row."""
+        length = int(self.X.nnz) // len(self.y) if self._csr else int(self.X.shape[1])
+        return 1 + AT_ONCE // (length + LOGISTIC)
 
 
 def _kernels() -> Any:

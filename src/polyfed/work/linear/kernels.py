@@ -113,12 +113,14 @@ def _draw(order: Ints, j: int, key: np.uint64, k: int) -> int:
 @compiled
 def sdca_dense(
     X: Floats, y: Floats, norms: Floats, beta: Floats, u: Floats,
-    s: float, c: float, loss: int, g: float, steps: int, key: int, live: bool,
+    s: float, c: float, loss: int, g: float, key: int, live: bool, order: Ints, first: int, last: int,
 ) -> None:  # fmt: skip
-    """`steps` coordinate steps on rows of X, pass after pass in random orders; beta and u change in place."""
+    """Coordinate steps `first` to `last` on rows of X, pass after pass in random orders.
+
+    beta, u and the order change in place: it is 0 ... n - 1 before step 0, and the steps may be taken in several calls.
+    """
     n, d = X.shape
-    order = np.arange(n)
-    for k in range(steps):
+    for k in range(first, last):
         i = _draw(order, k % n, np.uint64(key), k)
         x = X[i]
         z = 0.0
@@ -136,12 +138,11 @@ def sdca_dense(
 @compiled
 def sdca_sparse(
     data: Floats, columns: Ints, starts: Ints, y: Floats, norms: Floats, beta: Floats, u: Floats,
-    s: float, c: float, loss: int, g: float, steps: int, key: int, live: bool,
+    s: float, c: float, loss: int, g: float, key: int, live: bool, order: Ints, first: int, last: int,
 ) -> None:  # fmt: skip
     """`sdca_dense` for compressed sparse rows."""
     n = len(y)
-    order = np.arange(n)
-    for k in range(steps):
+    for k in range(first, last):
         i = _draw(order, k % n, np.uint64(key), k)
         z = 0.0
         for j in range(starts[i], starts[i + 1]):

@@ -1,0 +1,183 @@
+"""The guard: replies that are far longer than the cohort's are left out of an exchange, and named.
+
+What is compared is the length (Euclidean norm) of every update and gradient, whole or compressed; of arrays with a row
+for each objective, of every row apart. Where clients multiply by their weights before they send, lengths are per unit
+of the weight that the server knows. A reply is *far* when one of its lengths is above `FACTOR` times the cohort's
+median; zeros (objectives that a client does not hold) do not count in it.
+
+Memory stays flat, and the decisions are the same however an engine groups its replies into stacks. Clients come in the
+order of the cohort. The first replies wait until `FIRST` of them are there and every objective has `KNOWN` lengths, or
+`MOST_WAIT` wait; then all go on in their order. After that a reply is compared when it comes, with the median of the
+first 8, 16, 32, ... replies. One that is far is set aside, at most `MOST_ASIDE` (then the farthest is dropped), and at
+the end of the exchange those that are far from the median of all are dropped; the others come last.
+
+Lengths that fewer than `KNOWN` clients of an exchange have are not compared: two clients cannot be told apart. `LIMIT`
+holds for everybody, in every exchange (`core/validate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from polyfed.core.fleet import Stack
+
+FACTOR = 60.0  # times the median: honest runs stay below a third of it (benchmarks/guard.py)
+KNOWN = 4  # lengths that make a median
+FIRST = 8  # replies before the first comparison: fewer than five of them cannot move its median
+MOST_WAIT = 32  # replies held back at the beginning, where an objective is held by few
+MOST_ASIDE = 16  # replies set aside until the end
+LIMIT = 1e15  # the length of anything: squares of it, added up, are finite in float32
+
+Lengths = NDArray[np.float64]  # clients x what is compared
+
+
+@dataclass
+class _Came:
+    """A stack that has come, its lengths, and which of its replies are far."""
+
+    stack: Stack
+    lengths: Lengths
+    far: NDArray[np.bool_]
+
+
+class Guard:
+    """One exchange's replies, compared with each other.
+
+    Args:
+        labels: what is compared, in words.
+        on: whether far replies are left out, or only noted.
+    """
+
+    def __init__(self, labels: Sequence[str], on: bool = True) -> None:
+        self.labels, self.on = labels, on
+        self.clients: list[int] = []
+        self._lengths: list[Lengths] = []
+        self._median = np.full(len(labels), np.inf)
+        self._next = FIRST
+        self._waits = on and bool(labels)
+        self._came: list[_Came] = []  # and not gone on yet
+        self._aside: list[_Came] = []  # one client each
+        self._dropped: dict[int, str] = {}
+
+    def __call__(self, stacks: Iterable[tuple[Stack, Lengths]]) -> Iterator[Stack]:
+        """The stacks without the replies that are far, in the same order, those that were set aside last."""
+        for stack, lengths in stacks:
+            self._take(_Came(stack, lengths, np.zeros(len(lengths), dtype=bool)))
+            if not self._waits:
+                yield from self._go_on()
+        yield from self._end()
+
+    def _take(self, one: _Came) -> None:
+        """Note the lengths, and compare those that can be; a new median is taken at 8, 16, 32, ... replies."""
+        at, count = 0, len(self.clients)
+        self.clients.extend(one.stack.clients)
+        self._came.append(one)
+        while at < len(one.lengths):
+            end = min(len(one.lengths), at + self._next - count)
+            some = one.lengths[at:end]
+            if self.on and not self._waits:
+                one.far[at:end] = self._far(some)
+            self._lengths.append(some)
+            at, count = end, count + len(some)
+            if count == self._next:
+                self._next *= 2
+                if self.on:
+                    self._compare_waiting(one, at, last=count >= MOST_WAIT)
+
+    def _compare_waiting(self, one: _Came, at: int, last: bool) -> None:
+        every = np.concatenate(self._lengths)
+        self._median = medians(every)
+        held = (every > 0).sum(0)
+        if self._waits and (last or not ((held > 0) & (held < KNOWN)).any()):
+            self._waits = False
+            for came in self._came:
+                end = at if came is one else len(came.lengths)
+                came.far[:end] = self._far(came.lengths[:end])
+
+    def _go_on(self) -> Iterator[Stack]:
+        for came in self._came:
+            if came.far.any():
+                self._set_aside(came)
+                rest = came.stack.pick(np.flatnonzero(~came.far).tolist())
+                yield replace(rest, failed=came.stack.failed)
+            else:
+                yield came.stack
+        self._came.clear()
+
+    def _set_aside(self, came: _Came) -> None:
+        for i in np.flatnonzero(came.far).tolist():
+            one = came.stack.pick([i])
+            self._aside.append(_Came(one, came.lengths[i : i + 1], came.far[i : i + 1]))
+        while len(self._aside) > MOST_ASIDE:
+            ratios = [float(self._ratios(one.lengths).max()) for one in self._aside]
+            self._drop(self._aside.pop(int(np.argmax(ratios))))
+
+    def _end(self) -> Iterator[Stack]:
+        from polyfed.core.fleet import Stack
+
+        if self.on and self._lengths:
+            self._median = medians(np.concatenate(self._lengths))
+        for came in self._came if self._waits else ():
+            came.far = self._far(came.lengths)
+        yield from self._go_on()
+        for one in self._aside:
+            if self._far(one.lengths).any():
+                self._drop(one)
+            else:
+                yield one.stack
+        if self._dropped:
+            yield Stack((), {}, self._dropped)
+
+    def _far(self, lengths: Lengths) -> NDArray[np.bool_]:
+        found: Any = lengths > FACTOR * self._median
+        return np.asarray(found.any(1))
+
+    def _ratios(self, lengths: Lengths) -> Lengths:
+        return np.asarray(lengths / self._median)
+
+    def _drop(self, one: _Came) -> None:
+        self._dropped[one.stack.clients[0]] = self._why(one.lengths[0])
+
+    def _why(self, lengths: Lengths) -> str:
+        ratios = self._ratios(lengths)
+        worst = int(np.argmax(ratios))
+        what = f"{self.labels[worst]} is {ratios[worst]:.2g} times as long as the cohort's median"
+        return f"{what}; above {FACTOR:g} it is left out (guard = 'off' lets it in)"
+
+    def compare(self, clients: Sequence[int], lengths: Lengths) -> dict[int, str]:
+        """Who is far and why, where the lengths of all clients are known before any reply is needed."""
+        self.clients.extend(clients)
+        self._lengths.append(lengths)
+        if not self.on:
+            return {}
+        self._median = medians(lengths)
+        return {clients[i]: self._why(lengths[i]) for i in np.flatnonzero(self._far(lengths)).tolist()}
+
+    def farthest(self, known: int = 1) -> dict[int, float]:
+        """How many times the median each client's longest is, of those that have come.
+
+        Args:
+            known: lengths that make a median.
+        """
+        if not self._lengths or not self.labels:
+            return {}
+        every = np.concatenate(self._lengths)
+        median = medians(every, known)
+        return dict(zip(self.clients, (every / median).max(1).tolist(), strict=True))
+
+
+def medians(lengths: Lengths, known: int = KNOWN) -> Lengths:
+    """The median of each column's lengths above zero, the lower of two; infinite where fewer than `known` are."""
+    found = np.full(lengths.shape[1], np.inf)
+    for i, column in enumerate(lengths.T):
+        some = column[column > 0]
+        if len(some) >= known:
+            middle = (len(some) - 1) // 2
+            found[i] = np.partition(some, middle)[middle]
+    return found

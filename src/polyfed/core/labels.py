@@ -1,0 +1,105 @@
+"""Whether all rows are what the objectives are about: looked at once, before a run, and not two rows of one client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyfed.core.errors import BadInput
+from polyfed.core.federation import SPLITS, Federation
+from polyfed.core.problem import Objective, Outputs, Problem
+
+CLASSES = ("cross-entropy", "cross-entropy-of-sigmoid")  # losses of class numbers
+Bad = Callable[[Tensor], Tensor]  # which rows are wrong
+
+
+def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> None:
+    """Refuse rows that hold NaN or infinity, and labels that the objective's loss does not know.
+
+    Args:
+        problem: the objectives.
+        federation: the rows; those that nobody uses, or that belong to an objective which their client does not hold,
+            may hold anything.
+        outputs: the model's, for some rows: as many as there are classes.
+    """
+    if federation.prepare is None and _may_be_wrong(federation.x, -math.inf, math.inf, whole=False):
+        _refuse(federation, federation.x, _not_finite, "x should hold finite numbers", None)
+    for k, objective in enumerate(problem.objectives):
+        target = federation.targets.get("", federation.targets.get(objective.name))
+        if target is None or not isinstance(objective.loss, str):  # the user's own loss knows its own targets
+            continue
+        output = outputs if isinstance(outputs, Tensor) else outputs[objective.name]
+        low, high, whole, rule = _rule(objective, output)
+        if _may_be_wrong(target, low, high, whole=whole):
+            name = problem.names[k]
+            bad = _outside(low, high, whole)
+            _refuse(
+                federation,
+                target,
+                bad,
+                f"Objective {name!r}: the targets of loss {objective.loss!r} should be {rule}",
+                name,
+            )
+
+
+def _rule(objective: Objective, output: Tensor) -> tuple[float, float, bool, str]:
+    """The least and the largest target, whether they are whole numbers, and that in words."""
+    if objective.loss in CLASSES or objective.classes:
+        classes = objective.classes or int(output.shape[-1])
+        return 0, classes - 1, True, f"class numbers 0 to {classes - 1}, as the model has {classes} outputs"
+    if objective.loss == "binary":
+        return 0, 1, False, "0 or 1"
+    return -math.inf, math.inf, False, "finite numbers"
+
+
+def _may_be_wrong(values: Tensor, low: float, high: float, *, whole: bool) -> bool:
+    """One pass over all rows, without a copy of them: NaN passes through `aminmax`."""
+    if not values.numel() or values.is_complex():
+        return False
+    if values.dtype == torch.bool:
+        values = values.view(torch.uint8)
+    least, largest = (float(v) for v in torch.aminmax(values))
+    fits = low <= least and largest <= high and math.isfinite(least) and math.isfinite(largest)
+    return not fits or (whole and values.is_floating_point() and bool((values != values.floor()).any()))
+
+
+def _not_finite(values: Tensor) -> Tensor:
+    return ~torch.isfinite(values)
+
+
+def _outside(low: float, high: float, whole: bool) -> Bad:
+    def bad(values: Tensor) -> Tensor:
+        v = values.double()
+        return ~((v >= low) & (v <= high) & torch.isfinite(v) & ((v == v.floor()) if whole else True))
+
+    return bad
+
+
+def _refuse(federation: Federation, values: Tensor, bad: Bad, rule: str, objective: str | None) -> None:
+    """Say where the first bad row is, if somebody uses it."""
+    wrong = bad(values.detach().cpu()).reshape(len(values), -1).any(1).numpy()
+    for row, whose in _used(federation, wrong, objective):
+        found = values[row].detach().cpu().reshape(-1)
+        value = found[bad(found)][0].item()
+        raise BadInput(
+            f"{rule}. Found {value:g} in row {row}, {whose}; mend or leave out such rows ({wrong.sum()} of them)."
+        )
+
+
+def _used(federation: Federation, wrong: NDArray[np.bool_], objective: str | None) -> list[tuple[int, str]]:
+    """The first wrong row that somebody uses, and whose it is."""
+    held = None if objective is None else federation.holds.get(objective)
+    for split in SPLITS:
+        rows = getattr(federation, split)
+        for client in range(len(federation)) if rows is not None else ():
+            mine = rows[client]
+            if (held is None or held[client]) and wrong[mine].any():
+                return [(int(mine[wrong[mine]][0]), f"of client {client}")]
+    if federation.server is not None and wrong[federation.server].any():
+        return [(int(federation.server[wrong[federation.server]][0]), "of the server's test rows")]
+    return []

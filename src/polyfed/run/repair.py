@@ -1,0 +1,145 @@
+"""A damaged run directory made whole again: what cannot be read is set aside, never deleted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from polyfed.core.errors import BadInput, PolyfedError, RunStopped
+from polyfed.run.directory import RunDirectory, read_checkpoint, round_of, write
+
+
+@dataclass
+class Repaired:
+    """What `repair` did.
+
+    Args:
+        round: the round that the run goes on from, 0 for its beginning.
+        complete: whether it is complete, and there is nothing to go on with.
+        aside: files that were moved to the folder of damaged ones, by the names they had.
+        done: everything that was done, as sentences.
+    """
+
+    round: int = 0
+    complete: bool = False
+    aside: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    def sentence(self) -> str:
+        """How it stands now."""
+        if self.complete:
+            return "the run is complete."
+        where = f"from round {self.round}" if self.round else "from the beginning"
+        return f"{'mended' if self.done else 'nothing to mend'}; 'polyfed resume' goes on {where}."
+
+
+def repair(path: Path) -> Repaired:
+    """Mend a run: damaged files are set aside, and the metrics end where the newest good checkpoint does.
+
+    The newest checkpoint counts whose rounds are all in metrics.jsonl: later ones are set aside with the rest, since
+    totals over missing rounds would be wrong, and rounds that are done again come to the same bits.
+
+    Args:
+        path: the run's directory.
+    """
+    if not path.is_dir():
+        raise BadInput(f"{path} is not a run: a run is a directory that holds an experiment.toml.")
+    found = Repaired()
+    try:
+        _experiment(path, found)
+        directory = RunDirectory.open(path)
+        with directory.locked():
+            _mend(directory, found)
+    except OSError as error:
+        raise RunStopped(f"The run {path} cannot be mended: {error.strerror or error}.") from error
+    return found
+
+
+def _experiment(path: Path, found: Repaired) -> None:
+    """An experiment.toml that cannot be read is as it was when the run began."""
+    if _readable(path / "experiment.toml"):
+        return
+    if not _readable(path / "started.toml"):
+        raise BadInput(
+            f"{path} cannot be mended: neither its experiment.toml nor its started.toml can be read. Put the "
+            "experiment there, or begin a new run."
+        )
+    _aside(path, path / "experiment.toml", found)
+    write(path / "experiment.toml", (path / "started.toml").read_bytes())
+    found.done.append("experiment.toml is again what it was when the run began (started.toml).")
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _mend(directory: RunDirectory, found: Repaired) -> None:
+    path, history = directory.path, directory.history()
+    if not directory.checkpoints.is_dir():
+        _aside(path, directory.checkpoints, found)
+        directory.checkpoints.mkdir()
+    good = []
+    for one in sorted(directory.checkpoints.iterdir(), reverse=True):
+        if one in directory.saved() and round_of(one) <= len(history) and read_checkpoint(one) is not None:
+            good.append(one)
+        else:
+            _aside(path, one, found)
+    found.round = round_of(good[0]) if good else 0
+    _metrics(directory, found, keep=found.round)
+    found.complete = _result(directory, found)
+
+
+def _metrics(directory: RunDirectory, found: Repaired, keep: int) -> None:
+    kept = b"".join(json.dumps(line).encode() + b"\n" for line in directory.history()[:keep])
+    before = directory.metrics.read_bytes() if directory.metrics.is_file() else None
+    if before == kept:
+        return
+    lost = 0 if before is None else max(before.count(b"\n") - keep, 0)
+    _aside(directory.path, directory.metrics, found, copy=directory.metrics.is_file())
+    write(directory.metrics, kept)
+    found.done.append(f"metrics.jsonl holds rounds 1 to {keep}; {lost} lines after them were set aside." if keep else
+                      f"metrics.jsonl is empty; {lost} lines were set aside.")  # fmt: skip
+
+
+def _result(directory: RunDirectory, found: Repaired) -> bool:
+    """Whether the run is complete; a result without its model, or that cannot be read, is made again by resuming."""
+    try:
+        summary = directory.result()
+        if summary is None:
+            return False
+        load_file(directory.path / "model.safetensors")
+        if summary["rounds"] == found.round:
+            return True
+    except (PolyfedError, OSError, ValueError, SafetensorError):
+        pass
+    for name in ("result.json", "model.safetensors"):
+        _aside(directory.path, directory.path / name, found)
+    return False
+
+
+def _aside(run: Path, path: Path, found: Repaired, copy: bool = False) -> None:
+    """Move a file to the run's folder of damaged ones, under a name that is free; or copy one that stays, shortened."""
+    if not path.exists() and not path.is_symlink():
+        return
+    folder = run / "damaged" / time.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    to, n = folder / path.name, 1
+    while to.exists() or to.is_symlink():
+        to, n = folder / f"{path.name}.{n}", n + 1
+    if copy:
+        shutil.copy2(path, to)
+    else:
+        path.rename(to)
+    name = str(path.relative_to(run))
+    found.aside.append(name)
+    found.done.append(f"{name} was set aside: {to.relative_to(run)}.")

@@ -1,0 +1,84 @@
+"""What all fuzzing of settings, arguments and files shares: odd values, and what must hold of whatever happens."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from polyfed.core.errors import PolyfedError
+
+SOAK = 20  # times as many cases
+HANG = 5  # seconds
+LONGEST = 400  # characters of a message
+
+NUMBERS = st.sampled_from(
+    [math.nan, math.inf, -math.inf, -1, 0, 1, 2, 3.5, 0.5, -0.0, 2**31, 2**40, 2**62, -(2**62), 1e308, -1e308, 1e-308]
+)
+TEXTS = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            "0.1",
+            "3",
+            "true",
+            "x" * 5000,
+            "os:system",
+            "builtins:eval",
+            "\x1b[31m",
+            "[/red]",
+            "../../x",
+            "known",
+            "all",
+            "a.b",
+            "it's",
+            '"',
+            "\\",
+            "\x00",
+            "\u202e",
+            "min-norm",
+            "fedavg",
+            "nan",
+        ]
+    ),
+    st.text(max_size=8),
+)
+SCALARS = NUMBERS | TEXTS | st.booleans() | st.just(datetime.date(2020, 1, 1)) | st.integers(-3, 12) | st.floats(0, 2)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.just("name"), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def cases(n: int, soak: bool = False) -> settings:
+    """The settings of a fuzzing test: the same cases in every run, and more of them in `make soak`."""
+    many = n * (SOAK if soak else 1)
+    return settings(max_examples=many, deadline=None, derandomize=not soak, database=None,
+                    suppress_health_check=list(HealthCheck))  # fmt: skip
+
+
+@contextmanager
+def only_our_errors(*names: str) -> Iterator[None]:
+    """Whatever is done here ends within seconds, and raises nothing but a short sentence that names its key."""
+
+    def hangs(number: int, frame: object) -> None:
+        raise TimeoutError(f"no end within {HANG} seconds")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, HANG)
+    try:
+        yield
+    except PolyfedError as error:
+        text = str(error)
+        assert len(text) <= LONGEST, text
+        assert not names or any(name in text for name in names), f"{text!r} names none of {names}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
