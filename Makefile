@@ -60,6 +60,7 @@ bench: $(VENV)/.dev  ## the figures of benchmarks/README.md
 
 soak: $(VENV)/.dev  ## every method on a real Flower deployment on loopback: about ten minutes
 	$(BIN)/python -m pytest -m "soak or not soak" tests/deploy
+	$(BIN)/python -m pytest -m soak tests/core
 
 nginx:  ## Debian's nginx, openssl and ssh-keygen, for the tests of a deployment behind a proxy; needs root
 	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \

@@ -166,13 +166,13 @@ def cases(data: str, partition: str, asked: argparse.Namespace) -> Iterator[tupl
 
 def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: dict[str, Any], rounds: int) -> float:
     """The largest ratio of a length to its exchange's median, of all clients and rounds."""
-    found = [0.0]
+    guards: list[Guard] = []
 
     def note(self: Engine, request: Request, guard: Guard) -> None:
-        found.append(max(guard.farthest(KNOWN).values(), default=0.0))
+        guards.append(guard)
 
     how = {"batch_size": 16} if method == "afl" else {"local_steps": 10} if method == "fmgda" else local
-    kept, Engine.note = Engine.note, note  # type: ignore[method-assign]
+    kept, Engine.note_distances = Engine.note_distances, note  # type: ignore[method-assign]
     try:
         with tempfile.TemporaryDirectory() as folder:
             train(
@@ -182,8 +182,8 @@ def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: d
     except PolyfedError as error:
         print(f"  {method}: {str(error)[:150]}")
     finally:
-        Engine.note = kept  # type: ignore[method-assign]
-    return max(found)
+        Engine.note_distances = kept  # type: ignore[method-assign]
+    return max((ratio for guard in guards for ratio in guard.farthest(KNOWN).values()), default=0.0)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from polyfed.core.errors import PolyfedError
@@ -61,7 +61,7 @@ def cases(n: int, soak: bool = False) -> settings:
     """The settings of a fuzzing test: the same cases in every run, and more of them in `make soak`."""
     many = n * (SOAK if soak else 1)
     return settings(max_examples=many, deadline=None, derandomize=not soak, database=None,
-                    suppress_health_check=list(HealthCheck))  # fmt: skip
+                    suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])  # fmt: skip
 
 
 @contextmanager
@@ -71,8 +71,10 @@ def only_our_errors(*names: str) -> Iterator[None]:
     def hangs(number: int, frame: object) -> None:
         raise TimeoutError(f"no end within {HANG} seconds")
 
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.setitimer(signal.ITIMER_REAL, HANG)
+    timed = hasattr(signal, "SIGALRM")  # not on Windows
+    before = signal.signal(signal.SIGALRM, hangs) if timed else None
+    if timed:
+        signal.setitimer(signal.ITIMER_REAL, HANG)
     try:
         yield
     except PolyfedError as error:
@@ -80,5 +82,6 @@ def only_our_errors(*names: str) -> Iterator[None]:
         assert len(text) <= LONGEST, text
         assert not names or any(name in text for name in names), f"{text!r} names none of {names}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        if timed:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)

@@ -118,6 +118,7 @@ def test_a_folder_without_code_cannot_lend_its_name() -> None:
 def test_a_run_cannot_name_pythons_own_folder_as_its_experiments() -> None:
     assert polyfed("run", written("linear"), "--out", "r").exit_code == 0
     Path("r/result.json").unlink()
+    Path("r/started.toml").unlink()
     text = Path("r/experiment.toml").read_text().replace('name = "linear"', 'name = "subprocess:getoutput"')
     folder = str(Path(sys.modules["subprocess"].__file__ or "").parent)
     Path("r/experiment.toml").write_text(

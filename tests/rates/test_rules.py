@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import tomllib
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 
 from polyfed import FMGDA, FSMGDA, BadInput, FedAvg, FedCMOO, FedMGDA, train
+from polyfed.algorithms.base import Outlook
 from polyfed.experiment.building import plan
-from polyfed.rates import Moment, rules
+from polyfed.rates import Moment, named, plain, rules
 from small import small_federation, small_problem, vector
 
 AT = Moment(t=7, rounds=100, frame=3, objectives=2, steps=5.0, lr=0.1, examples=400)
@@ -21,6 +24,7 @@ BY_HAND: list[tuple[str, dict[str, float], str, float]] = [
     ("fmgda-corollary-2", {"L": 2.0}, "server_lr", 0.5 / 0.5),
     ("fmgda-corollary-4", {"L": 2.0, "mu": 1.0}, "server_lr", 0.2 / 0.5),
     ("fmgda-corollary-4", {"L": 2.0, "mu": 0.01, "G": 3.0}, "lr", math.sqrt(0.01 / 3202) / 30 * math.exp(-0.5)),
+    ("fmgda-corollary-4", {"L": 2.0, "mu": 1.0, "G": 3.0}, "lr", 1e-4 / 15),
     ("fsmgda-corollary-6", {"L": 2.0, "scale": 2.0}, "server_lr", 0.2 / 0.5),
     ("fsmgda-corollary-6", {"L": 20.0, "scale": 2.0}, "server_lr", (3 / 42) / 0.5),
     ("fsmgda-corollary-6", {"L": 2.0}, "lr", 100**-0.25),
@@ -31,7 +35,7 @@ BY_HAND: list[tuple[str, dict[str, float], str, float]] = [
     ("fedmgda-theorem-1", {"start": 0.5, "power": 1.0}, "server_lr", 0.5 / 7),
     ("fedmgda-theorem-1", {"start": 0.5, "power": 2.0}, "eps", 0.5 / 49),
     ("fedmgda-theorem-1", {"start": 2.0, "power": 2.0}, "batch_size", 98),
-    ("fedmgda-theorem-2", {"c": 0.5}, "server_lr", 4 / 9),
+    ("fedmgda-theorem-2", {"c": 0.5}, "server_lr", 0.5 / 0.5),
     ("fedmgda-decay", {"start": 2.0, "decay": 0.1, "every": 3}, "lr", 2 * 0.1 ** (3 / 100 * 2)),
     ("fedmgda-decay", {"start": 2.0, "decay": 0.0}, "server_lr", 2.0),
     ("mfa-theorem-1", {"L": 4.0, "mu": 0.5}, "lr", 4 / (7 + 64)),
@@ -70,7 +74,17 @@ def test_every_rule_is_tried_here() -> None:
         ({"lr": {"rule": "mfa-theorem-1", "L": 2.0, "mu": 0.5, "beta": 1.0}}, "needs beta > 1 / mu, 2. Found 1"),
         ({"lr": {"rule": "mfa-theorem-2", "L": 2.0, "mu": 0.5, "gamma": 7.0}}, "needs gamma > L beta - 1, 7. Found 7"),
         ({"server_lr": {"rule": "fedmgda-theorem-1", "start": 1.0, "power": 2.0}}, "an infinite sum of the steps"),
-        ({"server_lr": {"rule": "fedmgda-theorem-2", "c": 1.0}}, "is about one local step a round. Found 10"),
+        ({"server_lr": {"rule": "fedmgda-theorem-2", "c": 1.0}}, "one full-batch local step a round. Found 10 steps"),
+        (
+            {"server_lr": {"rule": "fmgda-corollary-2", "L": 1.0}},
+            "is about full batches: set batch_size = 0",
+        ),
+        (
+            {"server_lr": {"rule": "fmgda-corollary-2", "L": 1.0}, "batch_size": 0, "momentum": 0.9},
+            "is about plain SGD: set optimizer = 'sgd' and momentum = 0",
+        ),
+        ({"lr": {"rule": "mfa-theorem-2", "L": 2.0, "mu": 0.5}}, "needs full batches, or some that grow"),
+        ({"lr": {"rule": "mfa-theorem-2", "L": 0.2, "mu": 0.5}}, "needs L of at least mu. Found 0.2 and 0.5"),
         (
             {
                 "server_lr": {"rule": "fedmgda-theorem-1", "start": 1.0, "power": 0.5},
@@ -88,7 +102,7 @@ def test_what_a_theorem_does_not_cover_is_refused(settings: dict[str, Any], sent
 
 
 def test_the_strongly_convex_rules_say_how_many_rounds_they_need() -> None:
-    settings: dict[str, Any] = {"server_lr": {"rule": "fmgda-corollary-4", "L": 2.45, "mu": 0.1}}
+    settings: dict[str, Any] = {"server_lr": {"rule": "fmgda-corollary-4", "L": 2.45, "mu": 0.1}, "batch_size": 0}
     with pytest.raises(BadInput, match=r"rounds of at least 50\. Found 3"):
         train(small_problem(), small_federation(), FMGDA(**settings), rounds=3)
 
@@ -113,6 +127,44 @@ def test_rules_are_said_at_the_start_and_do_what_the_same_numbers_do() -> None:
     assert [line.split(" by ")[0] for line in said] == ["lr", "server_lr", "step"]
     assert said[0] == f"lr by fedcmoo-corollary-1.1 (L = 4.0): {lr:.4g}"
     assert "rules" not in results[1].summary
+
+
+def test_the_values_used_are_logged_and_announced_by_their_own_round() -> None:
+    """server_lr divides by the lr of its round, not by the first one."""
+    settings: dict[str, Any] = {
+        "lr": {"rule": "cosine", "start": 0.1, "end": 0.01}, "server_lr": {"rule": "fmgda-corollary-2", "L": 2.0},
+    }  # fmt: skip
+    result = train(small_problem(), small_federation(), FMGDA(local_steps=2, **settings), rounds=4)
+    rates = [line["rates"] for line in result.history]
+    assert all(r["server_lr"] * r["lr"] * 2 == pytest.approx(0.5) for r in rates)
+    assert rates[-1]["lr"] < rates[0]["lr"]
+    assert f"{rates[-1]['server_lr']:.4g} in the last" in result.summary["rules"][1]
+
+
+def test_passes_over_batches_by_a_function_count_as_the_same_steps() -> None:
+    settings: dict[str, Any] = {"lr": 0.01, "local_epochs": 2, "local_steps": 0}
+    rows = small_federation().examples
+    ahead: Any = Outlook(3, 1, ["left", "right"], rows)
+    by_number = FSMGDA(batch_size=8, **settings).steps_a_round(1, ahead)
+    assert FSMGDA(batch_size=lambda t: 8, **settings).steps_a_round(1, ahead) == by_number == 2 * math.ceil(20 / 8)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in BY_HAND} | {"plateau"}))
+def test_every_rule_goes_through_a_file_with_what_it_needs_alone(name: str, tmp_path: Path) -> None:
+    """Optional constants are left out, and a rule is read as it was written."""
+    kind = rules[name]
+    needed = {f.name: 1.0 for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    (setting, *_) = [s for s in kind.settings() if s not in ("rounds", "average_from")] or kind.settings()
+    table = {"rule": name, **needed}
+    text = tomli_w.dumps({setting: plain(named(setting)(table))})
+    assert named(setting)(tomllib.loads(text)[setting]) == named(setting)(table)
+
+
+def test_the_strongly_convex_rule_trains_in_float32() -> None:
+    rule = {"rule": "fmgda-corollary-4", "L": 4.0, "mu": 1.0, "G": 10.0}
+    settings: dict[str, Any] = {"lr": rule, "server_lr": rule}
+    found = train(small_problem(), small_federation(), FMGDA(**settings), rounds=30).history
+    assert sum(found[-1]["losses"].values()) < 0.9 * sum(found[0]["losses"].values())
 
 
 def test_the_random_iterate_takes_constant_rules() -> None:

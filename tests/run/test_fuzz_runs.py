@@ -95,12 +95,12 @@ def fuzz_directories(whole: Path, n: int, soak: bool = False) -> None:
 
 
 def test_damaged_directories(whole: Path) -> None:
-    fuzz_directories(whole, 12)
+    fuzz_directories(whole, 50)
 
 
 @pytest.mark.soak
 def test_damaged_directories_for_long(whole: Path) -> None:
-    fuzz_directories(whole, 12, soak=True)
+    fuzz_directories(whole, 50, soak=True)
 
 
 def fuzz_checkpoints(whole: Path, n: int, soak: bool = False) -> None:
@@ -133,12 +133,12 @@ def fuzz_checkpoints(whole: Path, n: int, soak: bool = False) -> None:
 
 
 def test_checkpoints_of_others(whole: Path) -> None:
-    fuzz_checkpoints(whole, 15)
+    fuzz_checkpoints(whole, 40)
 
 
 @pytest.mark.soak
 def test_checkpoints_of_others_for_long(whole: Path) -> None:
-    fuzz_checkpoints(whole, 15, soak=True)
+    fuzz_checkpoints(whole, 40, soak=True)
 
 
 @cases(60)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyfed.core.door import Door
+from polyfed.core.errors import BadInput
 from polyfed.core.messages import Option
 from polyfed.core.settings import Count, NotNegative, Positive, settings
 from polyfed.rates import BatchRule, LrRule, Moment, Rule, ServerLrRule, evaluated, plain
@@ -111,25 +112,46 @@ class Outlook:
 def announced(method: Any, ahead: Outlook) -> list[str]:
     """A sentence for every setting whose value a rule gives; what its theorem does not cover is refused."""
     fleet: Any = ahead
-    places = {**vars(method), **({"step": getattr(method.rule, "step", None)} if hasattr(method, "weighting") else {})}
     found = []
-    for name, value in places.items():
-        if not isinstance(value, Rule):
-            continue
-        steps = method.steps_a_round(1, fleet) if isinstance(method, LocalTraining) else 1.0
-        lr = method.client_lr(1, fleet) if isinstance(method, LocalTraining) and name == "server_lr" else 1.0
-        value.check(name, moment(1, fleet, name, steps, lr))
-        ends = [evaluated(value, name, moment(t, fleet, name, steps, lr)) for t in (1, ahead.rounds)]
-        constants = ", ".join(f"{k} = {v}" for k, v in plain(value).items() if k != "rule" and v is not None)
+    for name, rule in rules_of(method).items():
+        title = getattr(rule, "rule", type(rule).__name__)
+        if rule.theorem and (getattr(method, "optimizer", "sgd") != "sgd" or getattr(method, "momentum", 0)):
+            raise BadInput(f"The rule {title!r} is about plain SGD: set optimizer = 'sgd' and momentum = 0.")
+        if title == "plateau" and not isinstance(method, LocalTraining):
+            raise BadInput("The rule 'plateau' needs a method that logs its training loss; choose another schedule.")
+        rule.check(name, _moment_of(method, name, 1, fleet))
+        ends = [evaluated(rule, name, _moment_of(method, name, t, fleet)) for t in (1, ahead.rounds)]
+        constants = ", ".join(f"{k} = {v}" for k, v in plain(rule).items() if k != "rule")
         span = f"{ends[0]:.4g}" if ends[0] == ends[1] else f"{ends[0]:.4g} in round 1, {ends[1]:.4g} in the last"
-        found.append(f"{name} by {getattr(value, 'rule', '')} ({constants}): {span}")
+        found.append(f"{name} by {title} ({constants}): {'at first ' * (title == 'plateau')}{span}")
     return found
 
 
-def moment(t: int, fleet: Door, setting: str, steps: float = 1.0, lr: float = 1.0) -> Moment:
+def rules_of(method: Any) -> dict[str, Rule]:
+    """The settings of a method whose values rules give; PGD's step is its weighting's."""
+    places = {**vars(method), **({"step": getattr(method.rule, "step", None)} if hasattr(method, "weighting") else {})}
+    return {name: value for name, value in places.items() if isinstance(value, Rule)}
+
+
+def values_by_rules(method: Any, t: int, fleet: Door) -> dict[str, float]:
+    """What rules gave in round t, for its line of metrics."""
+    return {name: evaluated(r, name, _moment_of(method, name, t, fleet)) for name, r in rules_of(method).items()}
+
+
+def _moment_of(method: Any, setting: str, t: int, fleet: Door) -> Moment:
+    trains = isinstance(method, LocalTraining)
+    steps = method.steps_a_round(t, fleet) if trains else 1.0
+    lr = method.client_lr(t, fleet) if trains and setting == "server_lr" else 1.0
+    return moment(t, fleet, setting, steps, lr, method)
+
+
+def moment(t: int, fleet: Door, setting: str, steps: float = 1.0, lr: float = 1.0, method: Any = None) -> Moment:
     """What a rule may know in round t."""
+    size = getattr(method, "batch_size", 0)
     return Moment(
         t=t, rounds=fleet.rounds, frame=fleet.frame, objectives=len(fleet.names), steps=steps, lr=lr,
+        normalised=bool(getattr(method, "normalise", False)),
+        batch=("some" if size else "full") if isinstance(size, int) else "more",
         examples=int(fleet.examples.sum()), kept=fleet.remembered.get(setting, {}),
     )  # fmt: skip
 
@@ -182,14 +204,13 @@ class LocalTraining:
             return size.value(t, fleet.frame, fleet.examples)
         if isinstance(size, int):
             return size
-        return int(evaluated(size, "batch_size", moment(t, fleet, "batch_size", self.steps_a_round(t, fleet))))
+        return int(evaluated(size, "batch_size", moment(t, fleet, "batch_size")))
 
     def steps_a_round(self, t: int, fleet: Door) -> float:
         """K: local steps, or what a client's passes come to on average."""
         if not self.local_epochs:
             return float(self.local_steps)
-        rows = self.batch_rows(t, fleet) if isinstance(self.batch_size, int | GrowingBatch) else 0
-        n = fleet.examples[fleet.examples > 0]
+        rows, n = self.batch_rows(t, fleet), fleet.examples[fleet.examples > 0]
         return self.local_epochs * (float(np.ceil(n / rows).mean()) if rows else 1.0)
 
     def client_lr(self, t: int, fleet: Door) -> float:
@@ -201,7 +222,9 @@ class LocalTraining:
         """eta_s in round t."""
         if isinstance(rate, float | int):
             return rate
-        return value_in_round(rate, t, fleet, "server_lr", self.steps_a_round(t, fleet), self.client_lr(t, fleet))
+        if isinstance(rate, Rule):
+            return evaluated(rate, "server_lr", _moment_of(self, "server_lr", t, fleet))
+        return value_in_round(rate, t, fleet, "server_lr")
 
     def shares(self, cohort: Sequence[int], fleet: Door) -> NDArray[np.float64]:
         """a_i of every client asked: 1, or its number of examples."""

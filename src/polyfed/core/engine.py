@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
@@ -38,7 +39,7 @@ class Engine(Fleet):
     def __init__(self, parts: Parts, layers: Layers) -> None:
         self.parts, self.layers = dict(parts), layers
         self.population = {name: Population.of(part.problem, part.federation) for name, part in parts.items()}
-        self.far: dict[str, dict[int, float]] = {}  # of each part's last round, how far from the median clients were
+        self._guards: dict[str, list[Guard]] = {}  # of each part's last round
         self._lock = threading.RLock()
 
     @abstractmethod
@@ -46,11 +47,13 @@ class Engine(Fleet):
         """Do the work of a request, stamped and addressed, and yield replies in the order of `clients`."""
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        expected = self.expected(request)
-        guard = Guard(expected.labels, self.layers.guard)
         with self._turn():
-            yield from guard(expected.validated(stack) for stack in self.replies(clients, request))
-        self.note(request, guard)
+            replies = self.replies(clients, request)
+            first = next(replies, None)  # a GPU works while what is expected is put together
+            expected = self.expected(request)
+            guard = Guard(expected.labels, self.layers.guard)
+            self.note_distances(request, guard)
+            yield from guard(map(expected.validated, chain([] if first is None else [first], replies)))
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         return Sum.of(self.ask(clients, request))
@@ -59,12 +62,18 @@ class Engine(Fleet):
         """What the server knows of the replies to this request."""
         return expected_replies(self.parts, self.population[request.part], self.layers, request)
 
-    def note(self, request: Request, guard: Guard) -> None:
-        """Who was how far from the rest in this round, should one have to be found who spoiled it."""
-        if request.part not in self.far or not request.exchange:
-            self.far[request.part] = {}
-        far = self.far[request.part]
-        far.update({c: max(ratio, far.get(c, 0.0)) for c, ratio in guard.farthest().items()})
+    def note_distances(self, request: Request, guard: Guard) -> None:
+        """Keep an exchange's lengths until the next round, should one have to be found who spoiled it."""
+        if not request.exchange:
+            self._guards[request.part] = []
+        self._guards.setdefault(request.part, []).append(guard)
+
+    def far(self) -> dict[int, float]:
+        """How many times the median each client's longest array was in the last round."""
+        found: dict[int, float] = {}
+        for guard in (guard for guards in self._guards.values() for guard in guards):
+            found |= {c: max(ratio, found.get(c, 0.0)) for c, ratio in guard.farthest().items()}
+        return found
 
     def schema(self, request: Request) -> Schema:
         """Shape and type of every array of a reply to this request, as it travels."""

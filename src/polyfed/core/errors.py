@@ -20,7 +20,7 @@ class RunStopped(PolyfedError):
 
 
 class Interrupted(RunStopped):
-    """Ctrl-C: the round was finished and checkpointed (exit code 130)."""
+    """Ctrl-C or SIGTERM: all finished rounds are in the last checkpoint (exit code 130)."""
 
 
 class NobodyAnswered(PolyfedError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.errors import BadInput
 from polyfed.core.problem import Objective
 from polyfed.data import Dataset
 from polyfed.data.matlab import cells
@@ -107,4 +108,7 @@ def _read(source: Source, standardise: bool) -> tuple[NDArray[np.float32], NDArr
 
 def _binary(x: NDArray[np.float32], y: NDArray[np.float64], name: str, keys: dict[str, NDArray[np.int64]]) -> Dataset:
     label = (y > 0).astype(np.int64)
+    if len(np.unique(y)) > 2 or len(np.unique(label)) != len(np.unique(y)):
+        found = ", ".join(f"{value:g}" for value in np.unique(y)[:4])
+        raise BadInput(f"The labels of {name!r} should be two, such as -1 and 1, or 0 and 1. Found {found}.")
     return Dataset(x, {name: label}, (Objective(name, "binary"),), labels=label, keys=keys)

@@ -25,8 +25,9 @@ class Moment:
     """What a rule may know of the run.
 
     t: the round, from 1; rounds: T; frame: how many models are trained together; objectives: M; steps: K, local steps a
-    round; lr: the clients' step size in this round, for rules of the server's; examples: n, of all clients; kept: what
-    the rule remembers.
+    round; lr: the clients' step size in this round, for rules of the server's; normalised: whether updates are brought
+    to length one; batch: whether clients take all of their rows ('full'), 'more' and more of them, or 'some'; examples:
+    n, of all clients; kept: what the rule remembers.
     """
 
     t: int = 1
@@ -35,21 +36,24 @@ class Moment:
     objectives: int = 1
     steps: float = 1.0
     lr: float = 1.0
+    normalised: bool = False
+    batch: str = "full"
     examples: int = 1
     kept: Mapping[str, Any] = field(default_factory=dict)
 
     def global_lr(self, eta: float) -> float:
         """The server_lr of a theorem's eta, whose updates are means of gradients: ours are K eta_c times as long."""
-        return eta / (self.steps * self.lr)
+        return eta if self.normalised else eta / (self.steps * self.lr)
 
 
 class Rule:
     """A named rule; a subclass is a settings class with `rule`, its name, and a method for each setting it is for.
 
-    constant: whether a value is the same in all rounds.
+    constant: whether a value is the same in all rounds; theorem: whether it is about plain SGD at the clients.
     """
 
     constant: ClassVar[bool] = False
+    theorem: ClassVar[bool] = True
 
     def value(self, setting: str, at: Moment) -> float:
         """The value of a setting in a round."""
@@ -91,7 +95,8 @@ def named(setting: str, table: str = "algorithm.") -> Callable[[Any], Any]:
 def plain(value: Any, handler: Any = None) -> Any:
     """A rule as the table it is made from; a function as its name."""
     if isinstance(value, Rule):
-        return {f.name: getattr(value, f.name) for f in fields(cast(Any, value))}
+        every = {f.name: getattr(value, f.name) for f in fields(cast(Any, value))}
+        return {name: own for name, own in every.items() if own is not None}  # TOML has no null
     return getattr(value, "__name__", str(value))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -23,10 +23,11 @@ class Cosine(Rule):
 
     Args:
         start: the largest value, after the warm-up.
-        end: the value in the last round.
+        end: what it comes down to: the value of the round after the last.
         warm_up: rounds in which the value grows from start / warm_up to start.
     """
 
+    theorem: ClassVar[bool] = False
     rule: Literal["cosine"] = "cosine"
     start: Positive
     end: NotNegative = 0.0
@@ -62,6 +63,7 @@ class Plateau(Rule):
         least: it is never reduced below.
     """
 
+    theorem: ClassVar[bool] = False
     rule: Literal["plateau"] = "plateau"
     start: Positive
     factor: Share = 0.5

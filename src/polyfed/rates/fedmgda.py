@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -65,7 +65,9 @@ def check_powers(server_lr: Any, batch_size: Any) -> None:
 @rules("fedmgda-theorem-2")
 @settings
 class FedMGDATheorem2(Rule):
-    """Theorem 2, convex with a strongly convex user: eta_t = 2 / (c (t + 2)), for one full-batch local step.
+    """Theorem 2, convex with a strongly convex user: eta_t = 2 / (c (t + 2)), t from 0, for one full-batch local step.
+
+    The theorem's step multiplies gradients: server_lr is divided by lr, unless updates are normalised.
 
     Args:
         c: the constant of strong convexity, times the least weight of such a user.
@@ -75,11 +77,12 @@ class FedMGDATheorem2(Rule):
     c: Positive
 
     def server_lr(self, at: Moment) -> float:
-        return 2 / (self.c * (at.t + 2))
+        return at.global_lr(2 / (self.c * (at.t + 1)))  # our t is from 1
 
     def check(self, setting: str, at: Moment) -> None:
-        if at.steps != 1:
-            raise BadInput(f"The rule 'fedmgda-theorem-2' is about one local step a round. Found {at.steps:g}.")
+        if at.steps != 1 or at.batch != "full":
+            found = f"{at.steps:g} steps" if at.steps != 1 else "batches of some of the rows"
+            raise BadInput(f"The rule 'fedmgda-theorem-2' is about one full-batch local step a round. Found {found}.")
 
 
 @rules("fedmgda-decay")
@@ -93,6 +96,7 @@ class FedMGDADecay(Rule):
         every: rounds between reductions.
     """
 
+    theorem: ClassVar[bool] = False
     rule: Literal["fedmgda-decay"] = "fedmgda-decay"
     start: Positive
     decay: Annotated[float, Field(ge=0, le=1)]

@@ -14,6 +14,12 @@ from polyfed.core.settings import Positive, settings
 from polyfed.rates import Moment, Rule, rules
 
 
+def full_batches(name: str, at: Moment) -> None:
+    """FMGDA's theorems are about full gradients."""
+    if at.batch != "full":
+        raise BadInput(f"The rule {name!r} is about full batches: set batch_size = 0, or take one of fsmgda's.")
+
+
 def largest(L: float) -> float:
     """3 / (2 (1 + L)), the largest eta of Theorems 1, 3 and 5."""
     return 3 / (2 * (1 + L))
@@ -40,13 +46,17 @@ class FMGDACorollary2(Rule):
     def server_lr(self, at: Moment) -> float:
         return at.global_lr(largest(self.L))
 
+    def check(self, setting: str, at: Moment) -> None:
+        full_batches("fmgda-corollary-2", at)
+
 
 @rules("fmgda-corollary-4")
 @settings
 class FMGDACorollary4(Rule):
     """Theorem 3 and Corollary 4, strongly convex: eta = min(3 / (2 (1 + L)), 1 / (2 L + mu)), at least 1 / (mu T).
 
-    eta_L is so small that delta = (8 S^2 / mu + 2) eta_L^2 K^2 L^2 G^2 is mu exp(-mu T), for a linear rate.
+    eta_L is so small that delta = (8 S^2 / mu + 2) eta_L^2 K^2 L^2 G^2 is mu exp(-mu T), for a linear rate; yet not
+    below 1e-4 / (K max(L, G)), where float32 would see no step.
 
     Args:
         L: the gradients' Lipschitz constant.
@@ -62,8 +72,8 @@ class FMGDACorollary4(Rule):
 
     def lr(self, at: Moment) -> float:
         noise = (8 * at.objectives**2 / self.mu + 2) * (at.steps * self.L * self.G) ** 2
-        small = max(math.exp(-self.mu * at.rounds / 2), 1e-6)  # float32 sees no smaller step
-        return math.sqrt(self.mu / noise) * small
+        asked = math.sqrt(self.mu / noise) * math.exp(-self.mu * at.rounds / 2)
+        return max(asked, 1e-4 / (at.steps * max(self.L, self.G)))
 
     def server_lr(self, at: Moment) -> float:
         return at.global_lr(self._eta())
@@ -72,6 +82,9 @@ class FMGDACorollary4(Rule):
         return min(largest(self.L), 1 / (2 * self.L + self.mu))
 
     def check(self, setting: str, at: Moment) -> None:
+        full_batches("fmgda-corollary-4", at)
+        if self.mu > self.L:
+            raise BadInput(f"The rule 'fmgda-corollary-4' needs L of at least mu. Found {self.L:g} and {self.mu:g}.")
         if self._eta() < 1 / (self.mu * at.rounds):
             need = math.ceil(1 / (self.mu * self._eta()))
             raise BadInput(
@@ -146,6 +159,11 @@ class FSMGDACorollary8(Rule):
         return self.scale * math.log(max(1.0, self.mu**2 * at.rounds)) / (self.mu * at.rounds)
 
     def check(self, setting: str, at: Moment) -> None:
+        if self.mu * self._eta(at) >= 2:
+            raise BadInput(
+                "The rule 'fsmgda-corollary-8' needs eta below 2 / mu, or its weights w_t are none: more rounds than "
+                f"{at.rounds}, or a smaller scale than {self.scale:g}."
+            )
         if setting != "lr" and self._eta(at) < 1 / (self.mu * at.rounds):
             need = math.ceil(math.exp(1 / self.scale) / self.mu**2)
             raise BadInput(

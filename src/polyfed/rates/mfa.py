@@ -9,7 +9,9 @@ from polyfed.core.settings import Positive, settings
 from polyfed.rates import Moment, Rule, rules
 
 
-def _checked(name: str, beta: float, gamma: float, mu: float, least: float, formula: str) -> None:
+def _checked(name: str, beta: float, gamma: float, mu: float, L: float, least: float, formula: str) -> None:
+    if mu > L:
+        raise BadInput(f"The rule {name!r} needs L of at least mu. Found {L:g} and {mu:g}.")
     if not beta > 1 / mu:
         raise BadInput(f"The rule {name!r} needs beta > 1 / mu, {1 / mu:g}. Found {beta:g}.")
     if not gamma > least:
@@ -44,7 +46,7 @@ class MFATheorem1(Rule):
 
     def check(self, setting: str, at: Moment) -> None:
         beta, gamma = self._both()
-        _checked("mfa-theorem-1", beta, gamma, self.mu, 4 * self.L * beta - 1, "4 L beta - 1")
+        _checked("mfa-theorem-1", beta, gamma, self.mu, self.L, 4 * self.L * beta - 1, "4 L beta - 1")
 
 
 @rules("mfa-theorem-2")
@@ -75,4 +77,8 @@ class MFATheorem2(Rule):
 
     def check(self, setting: str, at: Moment) -> None:
         beta, gamma = self._both()
-        _checked("mfa-theorem-2", beta, gamma, self.mu, self.L * beta - 1, "L beta - 1")
+        _checked("mfa-theorem-2", beta, gamma, self.mu, self.L, self.L * beta - 1, "L beta - 1")
+        if at.batch == "some":
+            raise BadInput(
+                "The rule 'mfa-theorem-2' needs full batches, or some that grow: batch_size = 0, or a table."
+            )

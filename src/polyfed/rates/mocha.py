@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from polyfed.core.errors import BadInput
 from polyfed.core.settings import NotNegative, Positive, settings
 from polyfed.rates import Moment, Rule, rules
 
@@ -79,6 +80,13 @@ class MochaTheorem2(Rule):
         start = float(n) if self.start_gap is None else self.start_gap
         h_0 = max(math.ceil(1 + per * math.log(2 * n**2 * start / (4 * c))), 0) if start else 0
         return math.ceil(h_0 + 16 * c * per / (n**2 * self.gap))
+
+    def check(self, setting: str, at: Moment) -> None:
+        if setting == "average_from" and self.average_from(at) >= at.rounds:
+            raise BadInput(
+                f"The rule 'mocha-theorem-2' averages from round {self.average_from(at):g} on: set more rounds than "
+                f"that, {self.rounds(at):g} by the theorem. Found {at.rounds}."
+            )
 
     def rounds(self, at: Moment) -> float:
         """H."""

@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polyfed.algorithms.base import values_by_rules
 from polyfed.algorithms.models.multimodel import ClientPool, MultiModelRound, qualified
 from polyfed.core.algorithm import State, run_round
 from polyfed.core.clock import Clock
 from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped
+from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped, cut
 from polyfed.core.fleet import Metered
 from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
@@ -155,17 +156,34 @@ class _Loop:
             t, states = 0, {m: self.methods[m].init(p.problem) for m, p in self.plan.parts.items()}
         else:
             t, tree = found
-            states = self._fitting(t, tree.get("state", {}))
+            states = self._understood(lambda: self._fitting(t, tree.get("state", {})))
         for line in self.directory.rewind(t):
             self._note_participants(line)
+        self._understood(lambda: self._restore(tree))
+        self.done = "done" in tree
+        return t, states
+
+    def _restore(self, tree: Mapping[str, Any]) -> None:
+        """What clients, layers and callbacks remember."""
         self.engine.load(self._by_part(tree.get("clients", {})))
         folded, layers = self._by_part(tree.get("folded", {})), self._by_part(tree.get("layers", {}))
         for name, door in self.doors.items():
             door.clock.load(folded.get(name, {}))
             _load(layer_fleets(door), layers.get(name, {}))
         _load(self.plan.callbacks, tree.get("callbacks", {}))
-        self.done = "done" in tree
-        return t, states
+
+    def _understood(self, read: Callable[[], Any]) -> Any:
+        """A checkpoint that is whole, and not of such a run, is a sentence."""
+        try:
+            return read()
+        except PolyfedError:
+            raise
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            path, why = self.directory.path, cut(f"{type(error).__name__}: {error}", 80)
+            raise BadInput(
+                f"The newest checkpoint of {path} is not one that this experiment wrote ({why}); take it out of "
+                f"{path}/checkpoints, and the one before it serves."
+            ) from error
 
     def _fitting(self, t: int, tree: Mapping[str, Any]) -> States:
         """Every part's state as a checkpoint has it, refused where it is of another model, or of a longer run."""
@@ -221,6 +239,7 @@ class _Loop:
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
         _add(line, {**more, **self._named(found)})
+        _add(line, self._named({m: self._rates(m, t) for m in found}))
         _add(line, self._named({name: door.report() for name, door in self.doors.items()}))
         self._note_participants(line)
         line |= self._measured(t, before, states, line, {m: own.get("weights") for m, own in found.items()})
@@ -244,9 +263,7 @@ class _Loop:
 
     def _suspects(self) -> str:
         """Who may have spoiled a round: those whose replies were farthest from the others', then the rest."""
-        far: dict[int, float] = {}
-        for found in self.engine.far.values():
-            far |= {c: max(ratio, far.get(c, 0.0)) for c, ratio in found.items()}
+        far = self.engine.far()
         asked = sorted({c for door in self.doors.values() for c in door.asked}, key=lambda c: (-far.get(c, 0.0), c))
         some = [f"{c} ({far[c]:.2g} times the median's length)" if far.get(c, 0.0) > FAR else str(c) for c in asked[:5]]
         more = f" and {len(asked) - 5} more" if len(asked) > 5 else ""
@@ -257,6 +274,11 @@ class _Loop:
         """Who took part in a round, as its line says: of several models, each one's group."""
         for m, evaluation in self.evaluations.items():
             evaluation.took_part(line["groups"][m] if "groups" in line else line.get("cohort", ()))
+
+    def _rates(self, m: str, t: int) -> dict[str, Any]:
+        """What rules gave a part's settings in this round."""
+        rates = values_by_rules(self.methods[m], t, self.doors[m])
+        return {"rates": rates} if rates else {}
 
     def _trained(self, t: int, states: States) -> tuple[States, dict[str, Any], dict[str, Any]]:
         """Every part's next state, what its method logs, and who trained what where a schedule decides."""

@@ -55,6 +55,12 @@ class Pgd(Weighting):
     step: Positive | StepRule = 1e-3
     normalise: bool = True
 
+    def __post_init__(self) -> None:
+        if isinstance(self.step, Rule) and (self.normalise or self.steps != 1):
+            raise ValueError(
+                "a rule for the step is about raw PGD, one step a round: set normalise = false and steps = 1."
+            )
+
     def during(self, objectives: int, rounds: int) -> Weighting:
         if not isinstance(self.step, Rule):
             return self

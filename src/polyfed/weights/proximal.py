@@ -18,8 +18,8 @@ def still_owed(owed: Array, weighted: Array) -> Array:
     """How much more each objective counts because it stayed behind: a logarithm, for `losses * exp(owed)`.
 
     `owed + 0.1 (log r_k F_k - their mean)`, within -2 and 2. Steps of a network do less than their gradients promise,
-    and less for some objectives than for others; what predictions get wrong in every round adds up here. Where all
-    r_k F_k stay equal it goes back to 0.
+    and less for some objectives than for others; what predictions get wrong in every round adds up here. At the
+    point itself it is 0 again: with anything else, the next step would leave it.
 
     owed: of the last round; weighted: r * F.
     """
@@ -70,6 +70,11 @@ def _balanced(G: Array, F: Array, r: Array, step: float) -> Array:
         return math.exp(log) * float(q(math.exp(log)) @ r) - step
 
     low, high = math.log(step), math.log(step / r.min())  # sum q_k r_k lies between the least and the largest r, 1
-    log = brentq(excess, low, high, xtol=1e-9) if excess(low) < 0.0 < excess(high) else low
+    if excess(low) >= 0.0:
+        log = low
+    elif excess(high) <= 1e-12 * step:  # all weight on the least r: zero up to rounding
+        log = high
+    else:
+        log = brentq(excess, low, high, xtol=1e-9)
     w = q(math.exp(log)) * r
     return np.asarray(w / w.sum())

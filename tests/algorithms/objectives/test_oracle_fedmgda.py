@@ -249,3 +249,10 @@ def test_a_client_without_a_stake_does_not_stop_training(method: FedMGDA) -> Non
     found = run(world(objectives=2, holds=np.array(nothing, dtype=bool), sizes=(12, 15, 9), dim=6), method)
     assert all(np.linalg.norm(after - before) > 1e-3 for before, after in itertools.pairwise(found.x))
     assert found.lines[-1]["client_weights"]["2"] == 0.0
+
+
+def test_a_cohort_without_any_stake_stays_where_it_is() -> None:
+    holds, method = np.array([[1, 0], [0, 1]], dtype=bool), FedMGDA(weights={"f0": 1.0})
+    found = run(world(objectives=2, holds=holds, sizes=(12, 15), dim=6), method, Setting(cohort=1), rounds=4)
+    moved = [np.linalg.norm(after - before) > 0 for before, after in itertools.pairwise(found.x)]
+    assert moved == [0 in line["cohort"] for line in found.lines]

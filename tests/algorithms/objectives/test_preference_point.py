@@ -98,3 +98,19 @@ def test_who_stays_behind_is_owed_more_up_to_a_bound() -> None:
 def test_a_linear_programs_settings_do_not_go_with_proximal() -> None:
     with pytest.raises(BadInput, match="leave them out, or set program = 'paper'"):
         FedCMOOPref(program="proximal", threshold=0.1)
+
+
+def test_the_weights_are_optimal_for_random_problems() -> None:
+    """Predicted values are equal where weights are positive, nowhere larger: all weight on the least r, too."""
+    rng = np.random.default_rng(0)
+    pair = np.array([[1.0, 0.5], [0.5, 1.0]]), np.array([1.3, 10.0]), np.array([1.0, 0.1])
+    cases = [(*pair, step) for step in (0.85, 0.9, 1.0)]
+    for _ in range(200):
+        J = rng.normal(size=(int(rng.integers(2, 5)), 6)) * 10 ** rng.uniform(-1, 1)
+        n = len(J)
+        cases.append((J @ J.T, rng.exponential(size=n), 10 ** rng.uniform(-1.5, 0, n), 10 ** rng.uniform(-3, 1)))
+    for G, F, r, step in cases:
+        w = proximal(G, F, r, step=step)
+        predicted = r * (F - step * G @ w)
+        scale = max((r * F).max(), step * (r * np.abs(G @ w)).max())
+        assert predicted[w > 1e-7] == pytest.approx(predicted.max(), abs=1e-5 * scale)

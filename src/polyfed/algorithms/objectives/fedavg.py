@@ -102,9 +102,12 @@ class FedAvg(Scalarised, LocalTraining):
         some = lam0.numpy()[stake]
         eps = min(value_in_round(self.eps, fleet.round, fleet, "eps"), 1.0)
         lam = np.zeros(len(stake))
-        lam[stake] = min_norm(gram[np.ix_(stake, stake)], center=some if stake.all() else some / some.sum(), eps=eps)
+        if not stake.any():  # nothing that counts is here: all updates are zero
+            stake, some = np.ones_like(stake), lam0.numpy()
+        among = gram[np.ix_(stake, stake)]
+        lam[stake] = min_norm(among, center=some if stake.all() else some / some.sum(), eps=eps)
         by_client = {str(c): weight for c, weight in zip(clients, lam.tolist(), strict=True)}
-        found: Diagnostics = {"client_weights": by_client, "gap": frank_wolfe_gap(gram, lam)}
+        found: Diagnostics = {"client_weights": by_client, "gap": frank_wolfe_gap(among, lam[stake])}
         total = Sum.of(stack.weighed(request) for stack in stacks)  # of the buffers and losses
         return torch.as_tensor(lam, dtype=g.dtype) @ g, total, found
 

@@ -129,7 +129,10 @@ class FedCMOO(Gramian):
         cohort = fleet.cohort(t)
         model = _model(state)
         G, heard, losses, clients = self._gram(t, cohort, model, fleet)
-        w, remembered, found = self.find_weights(G, heard, losses / heard, state, fleet)
+        if (heard > 0).any():
+            w, remembered, found = self.find_weights(G, heard, losses / heard, state, fleet)
+        else:  # two sets that hold nothing in common say nothing of G
+            w, remembered, found = state["w"].numpy(), state["weighting"], {}
         if not fleet.holds[clients].any(0)[w > 0].all():  # two sets held more than the cohort does
             w = self._applied(w, fleet.holds[clients])
         omega = objective_weights(w, self.shares(clients, fleet), fleet.holds[clients])

@@ -102,7 +102,7 @@ class Ray(Engine):
         came = {c: row for stack, own in parts.values() for c, row in zip(stack.clients, own, strict=True)}
         order = [client for client in clients if client in came]
         far = guard.compare(order, np.array([came[client] for client in order])) if order else {}
-        self.note(request, guard)
+        self.note_distances(request, guard)
         if far:
             shards = {self._at(client) for client in far}
             again, _, late = self._sums(clients, request, {c for c in order if c not in far and self._at(c) in shards})
