@@ -97,7 +97,7 @@ def check(schedule: str, M: int, rounds: int, seed: int) -> float:
     federation = federate(dataset, natural(dataset, rng=generator(0)))
     method = FedAvg(lr=0.1, local_steps=5, batch_size=0)
     models = {f"m{j}": (Problem(Point(N * P + 1), dataset.objectives, torch.float64), method) for j in range(M)}
-    run = train_many(MultiModel(models, schedule), federation, rounds=rounds, seed=seed)
+    run = train_many(MultiModel(models, schedule), federation, rounds=rounds, seed=seed, guard="off")
     theirs = np.array([[row["excess"] for row in line["metrics"].values()] for line in run.history])
     ours = excess(schedule, M, rounds, constant, 5, seed)
     return float(np.abs(np.log10(theirs) - np.log10(ours)).max())

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from polyfed import FedAvg, Federation, Layer, Problem, Result, train
 from polyfed.algorithms import algorithms
-from polyfed.core.engine import Engine, engines
-from polyfed.core.fleet import Stack, Sum
-from polyfed.core.guard import FACTOR, FIRST, MOST_ASIDE, MOST_WAIT, Guard, Lengths
+from polyfed.core.engine import Engine, engines, expected_replies
+from polyfed.core.fleet import Population, Stack, Sum
+from polyfed.core.guard import FACTOR, FIRST, MOST_ASIDE, MOST_WAIT, Guard, Lengths, medians
 from polyfed.core.layer import Layers, Outgoing, Stage
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
@@ -314,3 +314,19 @@ def test_memory_does_not_grow_with_the_cohort() -> None:
         assert len(door.sum(range(clients), sgd()).clients) == clients
         most[clients] = max(alive)
     assert most[240] == most[60] <= FIRST + 2
+
+
+def test_who_has_no_stake_is_short_and_makes_nobody_long() -> None:
+    """Four of six clients hold what weighs 1e-16: the other two send honestly, and one of the four does not."""
+    population = Population(("a", "b"), np.full(6, 10), np.array([[True, False]] * 2 + [[False, True]] * 4))
+    request = Request("sgd", {"omega": torch.tensor([1.0, 1e-16])}, options={"lr": 0.1})
+    problem = small_problem(objectives=2)
+    part = Part(problem, small_federation(), None)
+    expected = expected_replies({"": part}, population, Layers(), request)
+    lengths = np.zeros((6, len(expected.labels)))
+    column = expected.labels.index("its update 'delta'")
+    lengths[:, column] = [1.0, 2.0, 1e-16, 1e-16, 1e-16, 1e4]
+    per = expected._per_stake(lengths, list(range(6)))
+    guard = Guard(expected.labels)
+    guard._median = medians(per, known=2)
+    assert guard._far(per).tolist() == [False] * 5 + [True]

@@ -109,9 +109,12 @@ def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
 def expected_replies(parts: Parts, population: Population, layers: Layers, request: Request) -> Expected:
     """What a server that knows these clients expects of their replies."""
     work = works[request.work]
+    omega = request.shared.get("omega")
+    unlike = omega is not None and not population.holds.all()
     return Expected(
         schema_of_reply(parts, layers, request), layers.transported(work, request.options),
         partial(work.most, request.options), population, request.weighed, LIMIT if layers.guard else math.inf,
+        omega.double().abs().numpy(force=True) if unlike and omega is not None else None,
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 What is compared is the length (Euclidean norm) of every update and gradient, whole or compressed; of arrays with a row
 for each objective, of every row apart. Where clients multiply by their weights before they send, lengths are per unit
 of the weight that the server knows. A reply is *far* when one of its lengths is above `FACTOR` times the cohort's
-median; zeros (objectives that a client does not hold) do not count in it.
+median; zeros (objectives that a client does not hold) and negative ones (of clients whose objectives count for nothing,
+`core/validate.py`) do not count in it.
 
 Memory stays flat, and the decisions are the same however an engine groups its replies into stacks. Clients come in the
 order of the cohort. The first replies wait until `FIRST` of them are there and every objective has `KNOWN` lengths, or
@@ -134,11 +135,11 @@ class Guard:
             yield Stack((), {}, self._dropped)
 
     def _far(self, lengths: Lengths) -> NDArray[np.bool_]:
-        found: Any = lengths > FACTOR * self._median
+        found: Any = np.abs(lengths) > FACTOR * self._median
         return np.asarray(found.any(1))
 
     def _ratios(self, lengths: Lengths) -> Lengths:
-        return np.asarray(lengths / self._median)
+        return np.asarray(np.abs(lengths) / self._median)
 
     def _drop(self, one: _Came) -> None:
         self._dropped[one.stack.clients[0]] = self._why(one.lengths[0])
@@ -168,7 +169,7 @@ class Guard:
             return {}
         every = np.concatenate(self._lengths)
         median = medians(every, known)
-        return dict(zip(self.clients, (every / median).max(1).tolist(), strict=True))
+        return dict(zip(self.clients, (np.abs(every) / median).max(1).tolist(), strict=True))
 
 
 def medians(lengths: Lengths, known: int = KNOWN) -> Lengths:

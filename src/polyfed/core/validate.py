@@ -19,6 +19,7 @@ from polyfed.core.schema import Field, Fields, Schema
 if TYPE_CHECKING:
     from polyfed.core.fleet import Population, Stack
 
+NO_STAKE = 1e-6  # of all weight: what objectives that count for nothing may add up to
 COMPARED = ("update", "gradient")  # the roles whose lengths the guard looks at
 
 
@@ -36,6 +37,8 @@ class Expected:
         population: what is known of the clients.
         weighed: whether replies come multiplied by their weights.
         limit: the length that nothing may have; infinite where the guard is off.
+        omega: the objectives' weights in what clients descend, where they hold different ones: a client whose
+            objectives count little honestly sends little, so that lengths are divided by what its own count together.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Expected:
         population: Population,
         weighed: bool = False,
         limit: float = LIMIT,
+        omega: Lengths | None = None,
     ) -> None:
         self.schema, self.fields, self.population, self.weighed, self.limit = schema, fields, population, weighed, limit
         self._most = cache(most)
@@ -65,6 +69,8 @@ class Expected:
         self.labels = [label for name in self.compared for label in self._labels(name)]
         about = [fields[n] for n in self.compared for _ in range(self._columns[n].stop - self._columns[n].start)]
         self._roots = np.array([f.power for f in about])
+        self._omega = omega
+        self._whole = np.array([not f.per and not _by_objective(f) for f in about])  # over all objectives
         self._by = np.array([fields[f.by].power if f.by and not f.per else 0 for f in about])
 
     def _labels(self, name: str) -> list[str]:
@@ -84,6 +90,8 @@ class Expected:
         if not ((table >= 0) & (table <= bounds)).all():  # NaN is neither
             bad |= {**self._wrong_values(stack), **self._wrong_weights(stack, table, bounds)}
         lengths = self._lengths(table, units)
+        if self._omega is not None and self._whole.any():
+            lengths = self._per_stake(lengths, list(stack.clients))
         if not bad:
             return stack, lengths
         return stack.drop(bad), lengths[[client not in bad for client in stack.clients]]
@@ -131,6 +139,16 @@ class Expected:
         found = columns[0] if len(columns) == 1 else np.concatenate([np.zeros((len(table), 0)), *columns], axis=1)
         found = found if units is None else found / units
         return found ** (1 / self._roots) if (self._roots != 1).any() else found
+
+    def _per_stake(self, lengths: Lengths, clients: list[int]) -> Lengths:
+        """Lengths over what the client's objectives count together; negative where that is next to nothing.
+
+        Who has no stake makes no median (`guard.medians`), and is compared all the same.
+        """
+        assert self._omega is not None
+        stake, least = self.population.holds[clients] @ self._omega, NO_STAKE * self._omega.sum()
+        unit = np.where(stake > least, stake, -max(least, np.finfo(float).tiny))[:, None]
+        return np.where(self._whole, lengths / unit, lengths)
 
     def _wrong_values(self, stack: Stack) -> dict[int, str]:
         """Who sends what is not finite, or too long to be squared."""

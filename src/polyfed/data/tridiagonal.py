@@ -7,7 +7,8 @@ Bhuyan, Moharir, Joshi, "Multi-Model Federated Learning with Provable Guarantees
 
 with A_k = B_k, a path's Laplacian on the coordinates (k-1)p+1 .. kp+1, plus E_{1,1} for k = 1 and E_{Np+1,Np+1} for
 k = N (7), and b_1 = e_1, the others 0 (8). The whole, F = 1/N sum_k F_k (4), is tridiagonal: no client sees more than
-its stretch of the chain.
+its stretch of the chain. Client 1 alone has a linear term, and so, at first, a gradient some 1e5 times as long as the
+others': what the guard would take for an attack, so that runs need guard = "off".
 """
 
 from __future__ import annotations

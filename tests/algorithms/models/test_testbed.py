@@ -55,7 +55,7 @@ def run(models: int, schedule: Any, rounds: int, method: FedAvg, seed: int = 0, 
     dataset, federation = quadratics(**settings)
     problems = [Problem(Point(dataset.x.shape[1]), dataset.objectives, torch.float64) for _ in range(models)]
     many = MultiModel({f"m{j}": (problem, method) for j, problem in enumerate(problems)}, schedule)
-    return train_many(many, federation, rounds=rounds, seed=seed)
+    return train_many(many, federation, rounds=rounds, seed=seed, guard="off")
 
 
 def gaps(result: Result, t: int) -> list[float]:
@@ -136,6 +136,7 @@ def test_gain_is_above_one_and_grows(E: int) -> None:
 def test_the_library_measures_the_same_gain() -> None:
     settings = {
         "rounds": 100, "cohort": "all",
+        "guard": "off",  # one client has the linear term: its gradient is 1e5 times as long as the others'
         "data": {"name": "tridiagonal", "partition": "natural", "users": 8, "p": 1, "mu": 2e-3},
         "model": {"name": "point", "dtype": "float64"},
         "algorithm": {"name": "fedavg", "lr": 0.1, "local_steps": 5, "batch_size": 0},

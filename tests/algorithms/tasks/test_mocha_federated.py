@@ -169,20 +169,13 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits() -> None:
     assert json.loads(done.stdout)["model_sha256"] == json.loads(whole.stdout)["model_sha256"]
 
 
-def test_bad_rows_at_a_client_are_one_sentence_and_the_others_go_on() -> None:
+def test_bad_rows_are_one_sentence_before_the_run() -> None:
     x, y = arrays()
     x[3] = np.nan
-    y[N] = 7
-    history = run(federation=federation(x, y)).history
-    whys = {f["client"]: f["why"] for f in history[0]["failures"] if "Labels" in f["why"] or "NaN" in f["why"]}
-    assert "should be finite numbers" in whys[0]
-    assert "Labels should be -1 and 1" in whys[1]
-    assert history[-1]["answered"] == M - 2
-
-
-def test_bad_rows_everywhere_stop_the_run() -> None:
+    with pytest.raises(BadInput, match="x should hold finite numbers. Found nan in row 3, of client 0"):
+        run(federation=federation(x, y))
     x, y = arrays()
-    with pytest.raises(RunStopped, match="Labels should be -1 and 1"):
+    with pytest.raises(BadInput, match="should be 0 or 1. Found 2 in row 0, of client 0"):
         run(federation=federation(x, y + 2))
 
 
