@@ -51,6 +51,17 @@ EXAMPLES = {  # what has to stand beside a name
     "rules mocha-theorem-1": {"gap": "0.01", "mu": "1.0", "sigma_max": "5.0"},
     "rules mocha-theorem-2": {"gap": "0.01", "scale": "500.0"},
 }
+FOR_RULES = {  # what a theorem is about, beside the rule
+    "fmgda-corollary-2": ('name = "fmgda"',),
+    "fmgda-corollary-4": ('name = "fmgda"',),
+    "fsmgda-corollary-6": ('name = "fsmgda"',),
+    "fsmgda-corollary-8": ('name = "fsmgda"',),
+    "fedmgda-theorem-1": ('name = "fedmgda"',),
+    "fedmgda-theorem-2": ('name = "fedmgda"', "local_steps = 1", "batch_size = 0"),
+    "fedmgda-decay": ('name = "fedmgda+"',),
+    "mfa-theorem-1": ('name = "fedavg"',),
+    "mfa-theorem-2": ('name = "fedavg"', "batch_size = 0"),
+}
 INTRODUCED = {
     "datasets": "How they are found, fetched and split is in [Your data](../../guides/data.md).",
     "partitions": "Who gets which rows: see [Your data](../../guides/data.md).",
@@ -137,8 +148,10 @@ def _example(kind: str, name: str) -> str:
             raise ExtensionError(f"{kind} {name} needs {setting.name}: give an example in {Path(__file__).name}.")
     if kind == "rules":
         inside = ", ".join(f"{setting} = {value}" for setting, value in {"rule": f'"{name}"', **given}.items())
-        (first, *_) = registries()[kind][name].settings()
-        return f"{first} = {{ {inside} }}" if first == "rounds" else f"{head}\n{first} = {{ {inside} }}"
+        settings = registries()[kind][name].settings()
+        if "rounds" in settings:
+            return f"rounds = {{ {inside} }}"
+        return "\n".join([head, *FOR_RULES.get(name, ()), f"{settings[0]} = {{ {inside} }}"])
     if given and key in ("weighting", "compress"):  # a table in place of the name
         inside = ", ".join(f"{setting} = {value}" for setting, value in {"name": f'"{name}"', **given}.items())
         return f"{head}\n{key} = {{ {inside} }}"

@@ -60,7 +60,8 @@ def test_a_given_matrix_reaches_the_federation() -> None:
 
 
 SENTENCES: list[tuple[Any, str]] = [
-    ("some", "data.holds should be 'all' or 'one-each' or a valid number"),
+    ("some", "data.holds should be 'all' or 'one-each'. Found 'some'."),
+    ("0.5", "data.holds should be a valid number. Found '0.5'."),
     (0, "data.holds should be 'all' or 'one-each' or greater than 0"),
     (1.5, "or less than or equal to 1"),
     ([[1, 0], [1, 1]], "data.holds should be 3 rows (clients) of 2 entries (objectives). Found 2 rows of 2 entries."),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from polyfed.core.engine import engines
 from polyfed.core.fleet import Ids, Stack
@@ -47,13 +48,18 @@ class Forgetful(Local):
         return {}
 
 
+def _weights(stack: Stack) -> dict[str, Tensor]:
+    """What a server checks against its own knowledge."""
+    return {name: a for name, a in stack.arrays.items() if name in ("weight", "heard", "share", "square", "n")}
+
+
 class Inexact(Local):
     """Adds what is not there."""
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         for stack in super().replies(clients, request):
-            floats = {n: a + 1e-6 if a.is_floating_point() else a for n, a in stack.arrays.items()}
-            yield Stack(stack.clients, floats, stack.failed)
+            floats = {n: a + 1e-6 if a.is_floating_point() and a.dim() > 1 else a for n, a in stack.arrays.items()}
+            yield Stack(stack.clients, {**floats, **_weights(stack)}, stack.failed)
 
 
 class Unweighed(Local):

@@ -52,7 +52,19 @@ def _union(hint: Any, value: Any, keys: tuple[str, ...]) -> Wrong | None:
         if wrong is None:
             return None
         found = found or wrong
-    return found
+    return None if found and _a_word(hint, value) else found
+
+
+def _a_word(hint: Any, value: Any) -> bool:
+    """Whether a text is no number, where some texts are meant: the validator names those."""
+    literals = (typing.get_args(b) for b in _branches(hint) if typing.get_origin(b) is Literal)
+    if not isinstance(value, str) or not any(isinstance(one, str) for those in literals for one in those):
+        return False
+    try:
+        float(value)
+    except ValueError:
+        return True
+    return False
 
 
 def _branches(hint: Any) -> Iterator[Any]:

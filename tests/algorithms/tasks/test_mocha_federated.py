@@ -25,7 +25,7 @@ from polyfed.algorithms.tasks.mocha import CoCoA, GlobalModel, LocalModels, MbSD
 from polyfed.algorithms.tasks.regularisers import Clustered, Independent, Mean
 from polyfed.cli import app
 from polyfed.core.door import layer_fleets
-from polyfed.core.errors import BadInput, RunStopped
+from polyfed.core.errors import BadInput
 from polyfed.core.federation import Rows
 from polyfed.core.fleet import Around, Ids, PartFleet, Stack
 from polyfed.core.layer import Layer, Stage
@@ -172,10 +172,10 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits() -> None:
 def test_bad_rows_are_one_sentence_before_the_run() -> None:
     x, y = arrays()
     x[3] = np.nan
-    with pytest.raises(BadInput, match="x should hold finite numbers. Found nan in row 3, of client 0"):
+    with pytest.raises(BadInput, match=r"x should hold finite numbers\. Found nan in row 3, of client 0"):
         run(federation=federation(x, y))
     x, y = arrays()
-    with pytest.raises(BadInput, match="should be 0 or 1. Found 2 in row 0, of client 0"):
+    with pytest.raises(BadInput, match=r"should be 0 or 1\. Found 2 in row 0, of client 0"):
         run(federation=federation(x, y + 2))
 
 
