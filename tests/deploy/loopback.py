@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,22 @@ class Loopback:
             f"node-{i}", "flower-supernode", *(security or ("--insecure",)), "--superlink", f"127.0.0.1:{self.port}",
             "--port", str(free_port()), "--node-config", config, env=env,
         )  # fmt: skip
+
+    def connected(self, i: int, start: Callable[[], Any]) -> None:
+        """Start SuperNode i and wait until it is there. On a busy machine Flower gives its start up: then once more."""
+        for _ in range(4):
+            log = self.folder / f"node-{i}.log"
+            start_of = log.stat().st_size if log.exists() else 0
+            start()
+            node = self.started[f"node-{i}"]
+
+            def there(log: Path = log, since: int = start_of) -> bool:
+                return b"SuperNode ID" in log.read_bytes()[since:]
+
+            self.until(lambda there=there, node=node: there() or node.poll() is not None, 90, f"SuperNode {i}")
+            if there():
+                return
+        raise RuntimeError(f"SuperNode {i} did not start\n{self.logs()}")
 
     def flwr(self, *arguments: str, timeout: float = 120) -> str:
         done = subprocess.run(

@@ -86,11 +86,12 @@ def as_if_they_were_not_there(lines: list[dict[str, Any]], attacks: Attacks, mod
 def attacked(flower: Loopback, attacks: Attacks, timeout: float) -> None:
     run = Run(flower, experiment(attacks), timeout=timeout)
     for i in range(3):
-        flower.supernode(i, f'partition-id={i} state="{flower.folder}/state-{i}"')
+        config = f'partition-id={i} state="{flower.folder}/state-{i}"'
+        flower.connected(i, partial(flower.supernode, i, config))
     for i, own in ((3, 0), (4, 1)):
-        hostile(flower, i, ",".join(both[own] for both in attacks), i)
-    hostile(flower, 5, "name:0", 0)
-    hostile(flower, 6, "endless", 0)
+        flower.connected(i, partial(hostile, flower, i, ",".join(both[own] for both in attacks), i))
+    flower.connected(5, partial(hostile, flower, 5, "name:0", 0))
+    flower.connected(6, partial(hostile, flower, 6, "endless", 0))
     run.start()
     lines = run.end()
     as_if_they_were_not_there(lines, attacks, run.path / "model.safetensors")
