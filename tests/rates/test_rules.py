@@ -205,6 +205,13 @@ def test_a_plateau_reduces_the_rate_and_its_state_outlives_a_stop(tmp_path: Path
     assert rule.value("lr", Moment(kept=kept)) == pytest.approx(0.001)
 
 
+def test_more_rounds_are_refused_where_a_rule_depends_on_them(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lr": {"rule": "cosine", "start": 0.1}}
+    train(small_problem(), small_federation(), FedAvg(**settings), rounds=2, out=tmp_path / "run")
+    with pytest.raises(BadInput, match="'cosine' depends on how many rounds there will be, 2 when the run began"):
+        train(small_problem(), small_federation(), FedAvg(**settings), rounds=4, out=tmp_path / "run", resume=True)
+
+
 def test_rules_travel_through_experiment_files(tmp_path: Path) -> None:
     settings = tomllib.loads(
         """

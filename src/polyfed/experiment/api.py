@@ -26,6 +26,7 @@ from polyfed.core.settings import as_table, check, choose
 from polyfed.experiment.building import assemble, build_engine, check_algorithm, drawn_keys
 from polyfed.experiment.schema import Evaluate, Top
 from polyfed.layers import layers as layer_registry
+from polyfed.rates import check_horizon
 from polyfed.run.callbacks import Callback
 from polyfed.run.callbacks import callbacks as callback_registry
 from polyfed.run.directory import RunDirectory, differences
@@ -249,6 +250,7 @@ def _plain(value: Any) -> Any:
 def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
     """A run goes on with the settings it was begun with; only more rounds may be asked for."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
+    check_horizon(now, before.get("rounds"), now.get("rounds"))
     for key in sorted({*before, *now} - {"rounds", "engine", "guard"}):
         for name, was, given in differences(key, before.get(key), now.get(key)):
             raise BadInput(f"{directory.path} was begun with {name} = {shown(was)}; found {shown(given)}.")

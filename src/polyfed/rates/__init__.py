@@ -49,11 +49,13 @@ class Moment:
 class Rule:
     """A named rule; a subclass is a settings class with `rule`, its name, and a method for each setting it is for.
 
-    constant: whether a value is the same in all rounds; theorem: whether it is about plain SGD at the clients.
+    constant: whether a value is the same in all rounds; theorem: whether it is about plain SGD at the clients;
+    horizon: whether values depend on how many rounds there will be.
     """
 
     constant: ClassVar[bool] = False
     theorem: ClassVar[bool] = True
+    horizon: ClassVar[bool] = True
 
     def value(self, setting: str, at: Moment) -> float:
         """The value of a setting in a round."""
@@ -130,3 +132,24 @@ def rounds_by(table: Any, examples: int) -> tuple[int, str]:
     H = int(evaluated(rule, "rounds", Moment(examples=examples)))
     constants = ", ".join(f"{k} = {v}" for k, v in plain(rule).items() if k != "rule" and v is not None)
     return H, f"rounds by {getattr(rule, 'rule', '')} ({constants}): {H}"
+
+
+def check_horizon(table: Any, before: Any, now: Any) -> None:
+    """Refuse another number of rounds for a run whose rules depend on it.
+
+    table: the settings of its method or methods; before, now: the numbers of rounds.
+    """
+    if before == now or not isinstance(table, Mapping | list):
+        return
+    if (
+        isinstance(table, Mapping)
+        and isinstance(name := table.get("rule"), str)
+        and name in rules
+        and rules[name].horizon
+    ):
+        raise BadInput(
+            f"The rule {name!r} depends on how many rounds there will be, {before} when the run began. Found {now}; "
+            "begin a new run."
+        )
+    for inner in table.values() if isinstance(table, Mapping) else table:
+        check_horizon(inner, before, now)

@@ -64,6 +64,7 @@ class Plateau(Rule):
     """
 
     theorem: ClassVar[bool] = False
+    horizon: ClassVar[bool] = False
     rule: Literal["plateau"] = "plateau"
     start: Positive
     factor: Share = 0.5

@@ -26,6 +26,7 @@ class FedMGDATheorem1(Rule):
         power: how fast it vanishes, or the batch grows.
     """
 
+    horizon: ClassVar[bool] = False
     rule: Literal["fedmgda-theorem-1"] = "fedmgda-theorem-1"
     start: Positive
     power: Annotated[float, Field(gt=0, le=4)] = 0.5
@@ -73,6 +74,7 @@ class FedMGDATheorem2(Rule):
         c: the constant of strong convexity, times the least weight of such a user.
     """
 
+    horizon: ClassVar[bool] = False
     rule: Literal["fedmgda-theorem-2"] = "fedmgda-theorem-2"
     c: Positive
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from polyfed.core.errors import BadInput
 from polyfed.core.settings import Positive, settings
@@ -30,6 +30,7 @@ class MFATheorem1(Rule):
         gamma: 4 L beta if not given.
     """
 
+    horizon: ClassVar[bool] = False
     rule: Literal["mfa-theorem-1"] = "mfa-theorem-1"
     L: Positive
     mu: Positive
@@ -61,6 +62,7 @@ class MFATheorem2(Rule):
         gamma: L beta if not given.
     """
 
+    horizon: ClassVar[bool] = False
     rule: Literal["mfa-theorem-2"] = "mfa-theorem-2"
     L: Positive
     mu: Positive

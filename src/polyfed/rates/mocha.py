@@ -7,7 +7,7 @@ Theta-bar = p_max + (1 - p_max) Theta_max: how often a node sends nothing, and h
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,7 @@ class MochaTheorem1(Rule):
         theta: Theta_max, how much of its subproblem's gap a node leaves, at most, on average.
     """
 
+    horizon: ClassVar[bool] = False
     rule: Literal["mocha-theorem-1"] = "mocha-theorem-1"
     gap: Positive
     mu: Positive
@@ -65,6 +66,7 @@ class MochaTheorem2(Rule):
         theta: Theta_max, how much of its subproblem's gap a node leaves, at most, on average.
     """
 
+    horizon: ClassVar[bool] = False
     rule: Literal["mocha-theorem-2"] = "mocha-theorem-2"
     gap: Positive
     L: Positive = 1.0

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from polyfed.core.errors import BadInput, RunStopped, cut, shown
 from polyfed.core.tree import flatten, unflatten
+from polyfed.rates import check_horizon
 
 PATIENCE = 2.0  # seconds until a run that somebody else holds is given up
 KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
@@ -88,6 +89,7 @@ class RunDirectory:
         if not (self.path / "started.toml").is_file():  # a run of before
             return
         before, now = self._table("started.toml"), self.settings()
+        check_horizon(now, before.get("rounds"), now.get("rounds"))
         keys = sorted({*before, *now} - {*FREE})
         found = [one for key in keys for one in differences(key, before.get(key), now.get(key))]
         if found:
