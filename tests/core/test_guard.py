@@ -326,7 +326,22 @@ def test_who_has_no_stake_is_short_and_makes_nobody_long() -> None:
     lengths = np.zeros((6, len(expected.labels)))
     column = expected.labels.index("its update 'delta'")
     lengths[:, column] = [1.0, 2.0, 1e-16, 1e-16, 1e-16, 1e4]
-    per = expected._per_stake(lengths, list(range(6)))
-    guard = Guard(expected.labels)
+    per = expected._with_stakes(lengths[:, : lengths.shape[1] - len(expected.twins)], list(range(6)))
+    guard = Guard(expected.labels, twins=expected.twins)
     guard._median = medians(per, known=2)
     assert guard._far(per).tolist() == [False] * 5 + [True]
+
+
+def test_long_gradients_with_small_weights_are_honest() -> None:
+    """Eight clients hold a, two hold b, whose gradients are 100 times as long and which MGDA weighs a hundredth."""
+    population = Population(("a", "b"), np.full(10, 10), np.array([[True, False]] * 8 + [[False, True]] * 2))
+    request = Request("sgd", {"omega": torch.tensor([1.0, 0.01])}, options={"lr": 0.1})
+    part = Part(small_problem(objectives=2), small_federation(), None)
+    expected = expected_replies({"": part}, population, Layers(), request)
+    guard = Guard(expected.labels, twins=expected.twins)
+    raw = np.ones((10, len(expected.labels) - len(expected.twins)))
+    per = expected._with_stakes(raw, list(range(10)))
+    guard._median = medians(per)
+    assert not guard._far(per).any()
+    per[9] *= 1e4
+    assert guard._far(per).tolist() == [False] * 9 + [True]

@@ -412,8 +412,14 @@ def test_strangers_in_a_trial_cost_no_more_than_the_grace(monkeypatch: pytest.Mo
     trained(door)
     assert 0.3 < time.monotonic() - begun < 5
     assert door.failures == [(2, "its node is not connected")]
-    door.begin(2)
-    assert any("it has not said who it is for 0.4 s" in told for told in engine.refusals())
+    told: list[str] = []
+    for t in range(2, 12):  # on a busy machine the first round may end before a stranger's time is up
+        door.begin(t)
+        told += engine.refusals()
+        if any("it has not said who it is for 0.4 s" in why for why in told):
+            return
+        trained(door)
+    pytest.fail(f"no stranger was refused for its silence: {told}")
 
 
 def test_silent_strangers_do_not_keep_clients_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:

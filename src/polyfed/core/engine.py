@@ -51,7 +51,7 @@ class Engine(Fleet):
             replies = self.replies(clients, request)
             first = next(replies, None)  # a GPU works while what is expected is put together
             expected = self.expected(request)
-            guard = Guard(expected.labels, self.layers.guard)
+            guard = Guard(expected.labels, self.layers.guard, expected.twins)
             self.note_distances(request, guard)
             yield from guard(map(expected.validated, chain([] if first is None else [first], replies)))
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from polyfed.core.fleet import Stack
 
-FACTOR = 80.0  # times the median: honest runs stay below a third of it (benchmarks/guard.py)
+FACTOR = 80.0  # times the median, or twice the clients: honest runs stay below a third (benchmarks/guard.py)
 KNOWN = 4  # lengths that make a median
 FIRST = 8  # replies before the first comparison: fewer than five of them cannot move its median
 MOST_WAIT = 32  # replies held back at the beginning, where an objective is held by few
@@ -53,10 +53,12 @@ class Guard:
     Args:
         labels: what is compared, in words.
         on: whether far replies are left out, or only noted.
+        twins: pairs of columns of which both have to be far.
     """
 
-    def __init__(self, labels: Sequence[str], on: bool = True) -> None:
-        self.labels, self.on = labels, on
+    def __init__(self, labels: Sequence[str], on: bool = True, twins: Sequence[tuple[int, int]] = ()) -> None:
+        self.labels, self.on, self._twins = labels, on, twins
+        self._factor = FACTOR
         self.clients: list[int] = []
         self._lengths: list[Lengths] = []
         self._median = np.full(len(labels), np.inf)
@@ -93,7 +95,7 @@ class Guard:
 
     def _compare_waiting(self, one: _Came, at: int, last: bool) -> None:
         every = self._lengths[0] if len(self._lengths) == 1 else np.concatenate(self._lengths)
-        self._median = medians(every)
+        self._median, self._factor = medians(every), factor(len(every))
         if self._waits and (last or not ((every > 0).any(0) & np.isinf(self._median)).any()):
             self._waits = False
             for came in self._came:
@@ -122,7 +124,8 @@ class Guard:
         from polyfed.core.fleet import Stack
 
         if self._lengths and (self._waits or self._aside):
-            self._median = medians(np.concatenate(self._lengths))
+            every = np.concatenate(self._lengths)
+            self._median, self._factor = medians(every), factor(len(every))
         for came in self._came if self._waits else ():
             came.far = self._far(came.lengths)
         yield from self._go_on()
@@ -135,7 +138,10 @@ class Guard:
             yield Stack((), {}, self._dropped)
 
     def _far(self, lengths: Lengths) -> NDArray[np.bool_]:
-        found: Any = np.abs(lengths) > FACTOR * self._median
+        found: Any = np.abs(lengths) > self._factor * self._median
+        for one, other in self._twins:
+            found[:, one] &= found[:, other]
+            found[:, other] = found[:, one]
         return np.asarray(found.any(1))
 
     def _ratios(self, lengths: Lengths) -> Lengths:
@@ -148,7 +154,7 @@ class Guard:
         ratios = self._ratios(lengths)
         worst = int(np.argmax(ratios))
         what = f"{self.labels[worst]} is {ratios[worst]:.2g} times as long as the cohort's median"
-        return f"{what}; above {FACTOR:g} it is left out (guard = 'off' lets it in)"
+        return f"{what}; above {self._factor:g} it is left out (guard = 'off' lets it in)"
 
     def compare(self, clients: Sequence[int], lengths: Lengths) -> dict[int, str]:
         """Who is far and why, where the lengths of all clients are known before any reply is needed."""
@@ -156,7 +162,7 @@ class Guard:
         self._lengths.append(lengths)
         if not self.on:
             return {}
-        self._median = medians(lengths)
+        self._median, self._factor = medians(lengths), factor(len(lengths))
         return {clients[i]: self._why(lengths[i]) for i in np.flatnonzero(self._far(lengths)).tolist()}
 
     def farthest(self, known: int = 1) -> dict[int, float]:
@@ -172,15 +178,20 @@ class Guard:
         return dict(zip(self.clients, (np.abs(every) / median).max(1).tolist(), strict=True))
 
 
+def factor(clients: int) -> float:
+    """Times the median: at a fixed point, where updates cancel, one dissenter honestly has N - 1 times the others'."""
+    return max(FACTOR, 2.0 * clients)
+
+
 def medians(lengths: Lengths, known: int = KNOWN) -> Lengths:
-    """The median of each column's lengths above zero, the lower of two; infinite where fewer than `known` are."""
+    """The median of each column's lengths above zero, the upper of two; infinite where fewer than `known` are."""
     found = np.full(lengths.shape[1], np.inf)
     if len(lengths) >= known and lengths.min(initial=1.0) > 0:  # nearly always, and faster
-        middle = (len(lengths) - 1) // 2
+        middle = len(lengths) // 2
         return np.asarray(np.partition(lengths, middle, axis=0)[middle])
     for i, column in enumerate(lengths.T):
         some = column[column > 0]
         if len(some) >= known:
-            middle = (len(some) - 1) // 2
+            middle = len(some) // 2
             found[i] = np.partition(some, middle)[middle]
     return found

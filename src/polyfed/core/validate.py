@@ -67,10 +67,16 @@ class Expected:
         self._weights = {n: 1 + 4 * torch.finfo(schema[n][1]).eps for n in weights}  # n as the client's type rounds it
         self.compared = [n for n in self._columns if fields[n].role in COMPARED and fields[n].alike]
         self.labels = [label for name in self.compared for label in self._labels(name)]
+        count = len(self.labels)
         about = [fields[n] for n in self.compared for _ in range(self._columns[n].stop - self._columns[n].start)]
         self._roots = np.array([f.power for f in about])
         self._omega = omega
-        self._whole = np.array([not f.per and not _by_objective(f) for f in about])  # over all objectives
+        self._whole = np.array([not f.per and not _by_objective(f) for f in about], dtype=bool)  # over all objectives
+        # Under omega a length counts as it is and per stake: long gradients get small weights, so that either alone
+        # would drop honest clients. Far is who is far in both.
+        twins = np.flatnonzero(self._whole).tolist() if omega is not None else []
+        self.twins = [(i, count + k) for k, i in enumerate(twins)]
+        self.labels += [self.labels[i] for i in twins]
         self._by = np.array([fields[f.by].power if f.by and not f.per else 0 for f in about])
 
     def _labels(self, name: str) -> list[str]:
@@ -90,8 +96,8 @@ class Expected:
         if not ((table >= 0) & (table <= bounds)).all():  # NaN is neither
             bad |= {**self._wrong_values(stack), **self._wrong_weights(stack, table, bounds)}
         lengths = self._lengths(table, units)
-        if self._omega is not None and self._whole.any():
-            lengths = self._per_stake(lengths, list(stack.clients))
+        if self.twins:
+            lengths = self._with_stakes(lengths, list(stack.clients))
         if not bad:
             return stack, lengths
         return stack.drop(bad), lengths[[client not in bad for client in stack.clients]]
@@ -140,15 +146,20 @@ class Expected:
         found = found if units is None else found / units
         return found ** (1 / self._roots) if (self._roots != 1).any() else found
 
-    def _per_stake(self, lengths: Lengths, clients: list[int]) -> Lengths:
-        """Lengths over what the client's objectives count together; negative where that is next to nothing.
+    def _with_stakes(self, lengths: Lengths, clients: list[int]) -> Lengths:
+        """The lengths, and those over all objectives once more, divided by what the client's own count together.
 
-        Who has no stake makes no median (`guard.medians`), and is compared all the same.
+        Who has next to no stake has negative ones: they make no median (`guard.medians`), and are compared, too.
         """
         assert self._omega is not None
         stake, least = self.population.holds[clients] @ self._omega, NO_STAKE * self._omega.sum()
-        unit = np.where(stake > least, stake, -max(least, np.finfo(float).tiny))[:, None]
-        return np.where(self._whole, lengths / unit, lengths)
+        some = stake > least
+        unit = np.where(some, stake, max(least, np.finfo(float).tiny))[:, None]
+        sign = np.where(some, 1.0, -1.0)[:, None]
+        whole = lengths[:, self._whole] * sign
+        lengths = lengths.copy()
+        lengths[:, self._whole] = whole
+        return np.concatenate([lengths, whole / unit], axis=1)
 
     def _wrong_values(self, stack: Stack) -> dict[int, str]:
         """Who sends what is not finite, or too long to be squared."""

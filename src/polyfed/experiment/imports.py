@@ -23,13 +23,15 @@ def use_code_of(
         folder: where the experiment's file lies; '' for one that comes with polyfed.
         where: its file, or the run's directory.
         recorded: the folder that a run's copy of the experiment names. A run's directory may be anybody's, so that it
-            counts only where it is above the run or the folder one stands in: it cannot name, say, Python's own.
+            counts only where it is above the run, or the folder one stands in: it cannot name, say, Python's own, and
+            not the run's own directory, which may have come with code in it.
         packages: those allowed.
         remedy: how a person allows another.
     """
-    around = (Path.cwd().resolve(), *where.resolve().parents)
+    run = where.resolve().parent
+    around = (Path.cwd().resolve(), *run.parents)
     own = [folder] if folder else []
-    if recorded and Path(recorded).resolve() in around:
+    if recorded and Path(recorded).is_absolute() and Path(recorded).resolve() in around and run != Path.cwd().resolve():
         own.append(str(Path(recorded).resolve()))
     hold_to(CodeRule(tuple(own), allowed_packages(packages), "" if recorded in ("", *own) else recorded, remedy))
     for place in own:

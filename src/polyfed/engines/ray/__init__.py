@@ -98,7 +98,7 @@ class Ray(Engine):
         parts, failures, lost = self._sums(clients, request)
         self._heard([client for client in clients if client not in failures], lost, request)
         expected = self.expected(request)
-        guard = Guard(expected.labels, self.layers.guard)
+        guard = Guard(expected.labels, self.layers.guard, expected.twins)
         came = {c: row for stack, own in parts.values() for c, row in zip(stack.clients, own, strict=True)}
         order = [client for client in clients if client in came]
         far = guard.compare(order, np.array([came[client] for client in order])) if order else {}
