@@ -147,3 +147,26 @@ def test_a_run_is_made_under_runs_whatever_its_name(name: str) -> None:
     made = RunDirectory.create(None, name, {})
     assert made.path.resolve().parent == Path("runs").resolve()
     assert made.path.name.isprintable()
+
+
+def test_checkpoints_that_cannot_be_read_do_not_empty_a_run(tmp_path: Path) -> None:
+    """All broken: a sentence, and the history stays. A stray newer one does not make the next checkpoint vanish."""
+    run = RunDirectory.create(tmp_path / "run", "x", {"rounds": 3})
+    for t in (1, 2):
+        run.log({"round": t})
+        run.save(t, {"state": {"x": torch.full((2,), float(t))}})
+    whole = {path: path.read_bytes() for path in run.saved()}
+    for path in whole:
+        path.write_bytes(b"")
+    with pytest.raises(BadInput, match="None of the 2 checkpoints"):
+        run.load()
+    assert run.metrics.read_text().count("\n") == 2
+    for path, data in whole.items():
+        path.write_bytes(data)
+    for name in ("round-99999998-00000000.safetensors", "round-99999999-00000000.safetensors"):
+        (run.checkpoints / name).write_bytes(b"stray")
+    run.log({"round": 3})
+    run.save(3, {"state": {"x": torch.full((2,), 3.0)}})
+    found = run.load()
+    assert found is not None
+    assert found[0] == 3

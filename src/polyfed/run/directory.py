@@ -164,7 +164,8 @@ class RunDirectory:
                 os.fsync(file.fileno())
             self.checkpoints.mkdir(exist_ok=True)
             write(self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors", data)
-            for old in self.saved()[KEEP:]:
+            mine = [path for path in self.saved() if round_of(path) <= round]  # never the one just written
+            for old in mine[KEEP:]:
                 old.unlink()
 
     def saved(self) -> list[Path]:
@@ -173,10 +174,15 @@ class RunDirectory:
         return sorted((path for path in found if path.is_file()), key=lambda path: path.name, reverse=True)
 
     def load(self) -> tuple[int, dict[str, Any]] | None:
-        """The newest readable checkpoint."""
+        """The newest readable checkpoint; None where there is none yet, not where all are broken."""
         for path in self.saved():
             if (tree := read_checkpoint(path)) is not None:
                 return round_of(path), tree
+        if some := self.saved():
+            raise BadInput(
+                f"None of the {len(some)} checkpoints of {self.path} can be read, and the run would begin anew. "
+                f"{REPAIR.format(path=self.path)}."
+            )
         return None
 
     # the end
