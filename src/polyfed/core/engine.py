@@ -110,11 +110,10 @@ def expected_replies(parts: Parts, population: Population, layers: Layers, reque
     """What a server that knows these clients expects of their replies."""
     work = works[request.work]
     omega = request.shared.get("omega")
-    unlike = omega is not None and not population.holds.all()
     return Expected(
         schema_of_reply(parts, layers, request), layers.transported(work, request.options),
         partial(work.most, request.options), population, request.weighed, LIMIT if layers.guard else math.inf,
-        omega.double().abs().numpy(force=True) if unlike and omega is not None else None,
+        None if omega is None else omega.double().abs().numpy(force=True),
     )  # fmt: skip
 
 
