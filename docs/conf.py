@@ -30,7 +30,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!polyfed\b).*"),  # types in signatures: torch's and numpy's own pages are not looked up
     ("py:.*", r"polyfed\..*\.(T|Carry)"),  # type variables
     ("py:class", r"polyfed\.algorithms\..*\.(LocalTraining|Scalarised|Gramian|TaskModels)"),  # bases of methods
-    ("py:class", r"polyfed\.core\.(fleet\.PartFleet|layer\.Layers)"),  # inside
+    ("py:class", r"polyfed\.core\.(fleet\.PartFleet|layer\.Layers|guard\.Guard|validate\.Expected)"),  # inside
+    ("py:class", r"polyfed\.rates\.~.*"),  # a type inside an annotation, as autodoc writes it
 ]
 suppress_warnings = ["myst.domains", "config.cache"]
 
