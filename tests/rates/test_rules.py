@@ -83,7 +83,7 @@ def test_every_rule_is_tried_here() -> None:
             {"server_lr": {"rule": "fmgda-corollary-2", "L": 1.0}, "batch_size": 0, "momentum": 0.9},
             "is about plain SGD: set optimizer = 'sgd' and momentum = 0",
         ),
-        ({"lr": {"rule": "mfa-theorem-2", "L": 2.0, "mu": 0.5}}, "needs full batches, or some that grow"),
+        ({"lr": {"rule": "mfa-theorem-2", "L": 2.0, "mu": 0.5}}, "needs full batches, or growing ones"),
         ({"lr": {"rule": "mfa-theorem-2", "L": 0.2, "mu": 0.5}}, "needs L of at least mu. Found 0.2 and 0.5"),
         (
             {

@@ -9,78 +9,67 @@ from polyfed.core.settings import Positive, settings
 from polyfed.rates import Moment, Rule, rules
 
 
-def _checked(name: str, beta: float, gamma: float, mu: float, L: float, least: float, formula: str) -> None:
-    if mu > L:
-        raise BadInput(f"The rule {name!r} needs L of at least mu. Found {L:g} and {mu:g}.")
-    if not beta > 1 / mu:
-        raise BadInput(f"The rule {name!r} needs beta > 1 / mu, {1 / mu:g}. Found {beta:g}.")
-    if not gamma > least:
-        raise BadInput(f"The rule {name!r} needs gamma > {formula}, {least:g}. Found {gamma:g}.")
+@settings
+class DecayingRate(Rule):
+    """What the two theorems share.
+
+    Args:
+        L: the gradients' Lipschitz constant.
+        mu: the constant of strong convexity.
+        beta: 2 / mu if not given.
+        gamma: just above its bound if not given.
+    """
+
+    horizon: ClassVar[bool] = False
+    factor: ClassVar[int]  # of L beta in gamma's bound
+
+    L: Positive
+    mu: Positive
+    beta: Positive | None = None
+    gamma: Positive | None = None
+
+    def both(self) -> tuple[float, float]:
+        """beta and gamma."""
+        beta = self.beta or 2 / self.mu
+        return beta, self.gamma or self.factor * self.L * beta
+
+    def check(self, setting: str, at: Moment) -> None:
+        (beta, gamma), name = self.both(), getattr(self, "rule", "")
+        least, times = self.factor * self.L * beta - 1, f"{self.factor} " * (self.factor > 1)
+        if self.mu > self.L:
+            raise BadInput(f"The rule {name!r} needs L of at least mu. Found {self.L:g} and {self.mu:g}.")
+        if not beta > 1 / self.mu:
+            raise BadInput(f"The rule {name!r} needs beta > 1 / mu, {1 / self.mu:g}. Found {beta:g}.")
+        if not gamma > least:
+            raise BadInput(f"The rule {name!r} needs gamma > {times}L beta - 1, {least:g}. Found {gamma:g}.")
 
 
 @rules("mfa-theorem-1")
 @settings
-class MFATheorem1(Rule):
-    """MFA-Rand: eta_t = beta / (t + gamma), with beta > 1 / mu and gamma > 4 L beta - 1.
+class MFATheorem1(DecayingRate):
+    """MFA-Rand: eta_t = beta / (t + gamma), with beta > 1 / mu and gamma > 4 L beta - 1."""
 
-    Args:
-        L: the gradients' Lipschitz constant.
-        mu: the constant of strong convexity.
-        beta: 2 / mu if not given.
-        gamma: 4 L beta if not given.
-    """
-
-    horizon: ClassVar[bool] = False
+    factor: ClassVar[int] = 4
     rule: Literal["mfa-theorem-1"] = "mfa-theorem-1"
-    L: Positive
-    mu: Positive
-    beta: Positive | None = None
-    gamma: Positive | None = None
-
-    def _both(self) -> tuple[float, float]:
-        beta = self.beta or 2 / self.mu
-        return beta, self.gamma or 4 * self.L * beta
 
     def lr(self, at: Moment) -> float:
-        beta, gamma = self._both()
+        beta, gamma = self.both()
         return beta / (at.t + gamma)
-
-    def check(self, setting: str, at: Moment) -> None:
-        beta, gamma = self._both()
-        _checked("mfa-theorem-1", beta, gamma, self.mu, self.L, 4 * self.L * beta - 1, "4 L beta - 1")
 
 
 @rules("mfa-theorem-2")
 @settings
-class MFATheorem2(Rule):
-    """MFA-RR: eta_t = beta / (1 + floor((t - 1) / M) + gamma), one rate a frame, beta > 1 / mu, gamma > L beta - 1.
+class MFATheorem2(DecayingRate):
+    """MFA-RR: eta_t = beta / (1 + floor((t - 1) / M) + gamma), one rate a frame, beta > 1 / mu, gamma > L beta - 1."""
 
-    Args:
-        L: the gradients' Lipschitz constant.
-        mu: the constant of strong convexity.
-        beta: 2 / mu if not given.
-        gamma: L beta if not given.
-    """
-
-    horizon: ClassVar[bool] = False
+    factor: ClassVar[int] = 1
     rule: Literal["mfa-theorem-2"] = "mfa-theorem-2"
-    L: Positive
-    mu: Positive
-    beta: Positive | None = None
-    gamma: Positive | None = None
-
-    def _both(self) -> tuple[float, float]:
-        beta = self.beta or 2 / self.mu
-        return beta, self.gamma or self.L * beta
 
     def lr(self, at: Moment) -> float:
-        beta, gamma = self._both()
+        beta, gamma = self.both()
         return beta / (1 + (at.t - 1) // at.frame + gamma)
 
     def check(self, setting: str, at: Moment) -> None:
-        beta, gamma = self._both()
-        _checked("mfa-theorem-2", beta, gamma, self.mu, self.L, self.L * beta - 1, "L beta - 1")
+        super().check(setting, at)
         if at.batch == "some":
-            raise BadInput(
-                "The rule 'mfa-theorem-2' needs full batches, or some that grow: batch_size = 0, or a table."
-            )
+            raise BadInput("The rule 'mfa-theorem-2' needs full batches, or growing ones: batch_size = 0, or a table.")
