@@ -103,15 +103,21 @@ def judged(case: Case, scores: Arrays, ys: Arrays) -> dict[str, float]:
     return {**found, "balanced error": float(np.mean(wrong)), "AUC": float(np.mean(auc))}
 
 
+def scored(case: Case, model: MochaEstimator, Xs: Arrays) -> Arrays:
+    """w_t^T x of every row."""
+    answer: Arrays = model.predict(Xs) if case.loss == "squared" else model.decision_function(Xs)
+    return answer
+
+
 def shuffle(case: Case, Xs: Arrays, ys: Arrays, seed: int, skew: bool) -> dict[str, dict[str, float]]:
     X, y, X_test, y_test = cut(Xs, ys, seed, case.share if skew else 0.0)
     found = {}
     for kind in ("global", "local", "mtl"):
         if kind == "global":
             model = fit(kind, case, [np.vstack(X)], [np.concatenate(y)], seed)
-            scores = [model.decision_function([part])[0] for part in X_test]
+            scores = [scored(case, model, [part])[0] for part in X_test]
         else:
-            scores = fit(kind, case, X, y, seed).decision_function(X_test)
+            scores = scored(case, fit(kind, case, X, y, seed), X_test)
         found[kind] = judged(case, scores, y_test)
         print(f"    shuffle {seed} {kind}: " + ", ".join(f"{k} {v:.2f}" for k, v in found[kind].items()), flush=True)
     return found

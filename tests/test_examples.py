@@ -113,6 +113,13 @@ def test_many_tasks_shows_that_related_tasks_help() -> None:
     assert mocha < one_for_all - 2
 
 
+def test_task_column_shows_that_tasks_by_column_help_and_one_may_join() -> None:
+    rows = table(printed("task_column"))
+    (mocha,), (one_for_all,), (late,) = (rows[name] for name in ("MOCHA", "one model for all", "the late shop"))
+    assert mocha > one_for_all + 0.05
+    assert late > 0.7
+
+
 # the notebook
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from polyfed.core.federation import Federation as Federation
     from polyfed.core.federation import Rows as Rows
     from polyfed.core.layer import Layer as Layer
+    from polyfed.core.metric import SplitMetric as SplitMetric
     from polyfed.core.problem import Metric as Metric
     from polyfed.core.problem import Objective as Objective
     from polyfed.core.problem import Problem as Problem
@@ -69,6 +70,7 @@ _MODULES = {
     "core.errors": ["BadInput", "PolyfedError", "RunStopped"],
     "core.federation": ["Federation", "Rows"],
     "core.layer": ["Layer"],
+    "core.metric": ["SplitMetric"],
     "core.problem": ["Metric", "Objective", "Problem"],
     "data": ["Dataset"],
     "experiment.api": ["train", "train_many"],
@@ -87,11 +89,13 @@ __all__ = [
     "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA", "FedMGDAPlus", "FedProx",
     "Federation", "GlobalModel", "Layer", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric", "Misreport", "Mocha",
     "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Result", "Rows",
-    "RunStopped", "Weighting", "train", "train_many",
+    "RunStopped", "SplitMetric", "Weighting", "train", "train_many",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":  # so that `polyfed.metrics.auc()` needs no import of its own
+        return importlib.import_module("polyfed.metrics")
     if name not in _HOME:
         raise AttributeError(f"module 'polyfed' has no attribute {name!r}")
     return getattr(importlib.import_module(f"polyfed.{_HOME[name]}"), name)

@@ -99,6 +99,28 @@ def test_a_file_beside_the_experiment_that_nobody_names_is_never_run() -> None:
     assert str(Path.cwd()) not in sys.path
 
 
+def test_code_beside_the_experiment_takes_no_installed_modules_place() -> None:
+    """Its folder goes to the end of the path: what Python has not imported yet is still Python's own."""
+    Path("code_of_honest.py").write_text(f"import this_is_beside, cProfile\n{MODEL}")
+    Path("this_is_beside.py").touch()
+    Path("cProfile.py").write_text("raise SystemExit('ran')\n")
+    sys.modules.pop("cProfile", None)
+    done = polyfed("run", written("code_of_honest:model"))
+    assert done.exit_code == 0, done.stderr
+    assert sys.path[-1] == str(Path.cwd())
+    assert Path(str(sys.modules["cProfile"].__file__)).parent != Path.cwd()
+    del sys.modules["this_is_beside"]
+
+
+def test_of_two_experiments_folders_the_newest_comes_first(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "code_of_two.py").write_text(MODEL)
+        hold_to(CodeRule((str(tmp_path / name),)))
+        check_code("code_of_two:model", "model")
+    assert sys.path[-2:] == [str(tmp_path / "b"), str(tmp_path / "a")]
+
+
 @pytest.mark.parametrize("module", ["os", "subprocess", "polyfed"])
 def test_a_file_cannot_lend_its_place_to_pythons_own(module: str) -> None:
     Path(f"{module}.py").write_text(MODEL)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ from polyfed.core.registry import forget
 from polyfed.experiment.reading import builtin
 
 SMALL = ["--set", "data.examples=300", "--set", "data.clients=10", "--set", "cohort=3", "--rounds", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _same_path_after() -> Iterator[None]:
+    """Experiments' folders do not stay importable."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
 
 
 def polyfed(*arguments: str) -> Result:
@@ -40,6 +49,15 @@ def test_a_table_for_people_and_the_path_of_the_run() -> None:
     assert "accuracy" in done.stdout
     (run,) = Path("runs").iterdir()
     assert str(run) in done.stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize(("test", "split"), [("0.0", "train"), ("0.5", "test")])
+def test_the_table_and_the_summary_say_which_rows_were_measured(test: str, split: str) -> None:
+    """Without test data the figures are of the training rows."""
+    words = ["run", "quadratic", "--rounds", "1", "--set", f"data.test={test}", "--out", "r"]
+    assert f"objective, on {split} data" in polyfed(*words).stdout
+    assert json.loads(polyfed("resume", "r", "--json").stdout)["split"] == split
+    assert json.loads(Path("r/metrics.jsonl").read_text().splitlines()[-1])["split"] == split
 
 
 def test_the_resolved_experiment_runs_again_to_the_same_model() -> None:

@@ -64,6 +64,21 @@ def test_what_leaves_the_model_as_it_is_goes_on(key: str, value: object) -> None
     assert json.loads(done.stdout.splitlines()[-1])["rounds"] == (4 if key == "rounds" else 2)
 
 
+@pytest.mark.parametrize("now", ["off", "on"])
+def test_a_guard_that_changes_on_the_way_is_told_of(now: str) -> None:
+    """It makes no round that was done another, and decides who is let in from here on."""
+    edited("guard", now)
+    if now == "on":
+        for name in ("started", "experiment"):
+            text = Path(f"r/{name}.toml").read_text().replace('guard = "on"\n', "")
+            Path(f"r/{name}.toml").write_text(('guard = "off"\n' if name == "started" else "") + text)
+    done = polyfed("resume", "r", "--json")
+    assert done.exit_code == 0, done.stderr
+    said = f"guard is '{now}' from here on; the run began with '{'on' if now == 'off' else 'off'}'."
+    assert said in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rules"] == [said]
+
+
 def test_fewer_rounds_than_are_done() -> None:
     edited("rounds", 1)
     done = polyfed("resume", "r")

@@ -126,6 +126,74 @@ def test_a_server_that_stopped_goes_on_at_the_same_model(clinics: list[dict[str,
     assert federate(Path.cwd(), Grid(fresh(config()), []), config()) == again  # complete: nobody is asked
 
 
+def stopped(clinics: list[dict[str, Any]], rounds: int = 1) -> None:
+    """A run that was killed after so many rounds of three."""
+
+    class Dying(Grid):
+        def _push(self, message: Any) -> str:
+            if Path("run/metrics.jsonl").read_bytes().count(b"\n") == rounds:
+                raise PowerFailure
+            return super()._push(message)
+
+    with pytest.raises(PowerFailure):
+        federate(Path.cwd(), Dying(fresh(config()), clinics), config())
+
+
+def resumed(clinics: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return federate(Path.cwd(), Grid(fresh(config()), clinics), config(bind=False, **more))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"set": "algorithm.lr=0.25"}, r"The app's experiment was changed .* algorithm.lr: .* -> 0.25"),
+        ({"set": "seed=5"}, "seed: 0 -> 5"),
+        ({"set": "data.clients=2"}, "data.clients: 3 -> 2"),
+        ({"rounds": -1}, "rounds should be"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another_model(clinics: list[dict[str, Any]], change: Any, says: str) -> None:
+    stopped(clinics)
+    before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    with pytest.raises(BadInput, match=says) as error:
+        resumed(clinics, **change)
+    assert len(str(error.value)) <= 400
+    assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_was_edited_does_not_go_on(clinics: list[dict[str, Any]]) -> None:
+    stopped(clinics)
+    run = Path("run/experiment.toml")
+    run.write_text(run.read_text().replace("seed = 0", "seed = 7"))
+    with pytest.raises(BadInput, match=r"The experiment.toml of that run was changed since .* seed: 0 -> 7"):
+        resumed(clinics)
+
+
+def test_rounds_below_what_is_done_are_refused(clinics: list[dict[str, Any]]) -> None:
+    stopped(clinics, rounds=2)
+    with pytest.raises(BadInput, match=r"rounds should be at least what the run .* has done, 2\. Found 1\."):
+        resumed(clinics, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("app", "run", "configuration"), [(3, 3, 5), (5, 3, 0), (3, 5, 0), (3, 4, 5), (4, 5, 0)], ids=str
+)
+def test_a_run_goes_on_for_as_many_rounds_as_are_asked_for(
+    clinics: list[dict[str, Any]], app: int, run: int, configuration: int
+) -> None:
+    """What `-c rounds=5` said was ignored."""
+    stopped(clinics)
+    for path, rounds in (("experiment.toml", app), ("run/experiment.toml", run)):
+        Path(path).write_text(Path(path).read_text().replace("rounds = 3", f"rounds = {rounds}"))
+    assert resumed(clinics, rounds=configuration)["rounds"] == 5
+
+
+def test_a_guard_that_is_turned_off_on_the_way_is_told_of(clinics: list[dict[str, Any]]) -> None:
+    stopped(clinics)
+    (said,) = resumed(clinics, set="guard='off'")["rules"]
+    assert said == "guard is 'off' from here on; the run began with 'on'."
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
+import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ from typer.testing import CliRunner
 
 from polyfed.cli import app as cli
 from polyfed.core.errors import BadInput
+from polyfed.deploy import check
 from polyfed.deploy.proxy import ROUTES, Address
 
 NODES = """
@@ -64,7 +70,7 @@ def test_the_proxy_forwards_the_fleet_api_alone() -> None:
     served = {route.path.rpartition("/")[2] for route in routing.router.routes}
     assert set(ROUTES) == served - {"register-node", "unregister-node"}  # which the operator does
     text = (written() / "proxy/nginx.conf").read_text()
-    assert re.findall(r"location (.*) \{", text) == [f"~ ^/v1/fleet/({'|'.join(ROUTES)})$", "/"]
+    assert re.findall(r"location (.*) \{", text) == [f"~ ^/v1/fleet/(?<route>{'|'.join(ROUTES)})$", "/"]
     assert "location / { return 403; }" in text
 
 
@@ -85,6 +91,50 @@ def test_a_check_of_nothing_is_a_sentence() -> None:
     done = CliRunner().invoke(cli, ["flower", "check", "nowhere"])
     assert done.exit_code == 2
     assert "[superlink.outside]" in done.stderr
+
+
+@contextmanager
+def trickling() -> Iterator[check.Place]:
+    """A server that sends an answer without end, a byte at a time."""
+    over = threading.Event()
+
+    def serve() -> None:
+        line, _ = listener.accept()
+        with line:
+            line.sendall(b"HTTP/1.1 200 OK\r\nx: ")
+            while not over.wait(0.02):
+                line.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield check.Place(Address("127.0.0.1", listener.getsockname()[1]), Path("ca.crt"), 8000)
+        over.set()
+        thread.join()
+
+
+def test_a_check_ends_in_time_and_takes_silence_for_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "SECONDS", 0.3)
+    begun = time.monotonic()
+    with trickling() as place:
+        found = check._refused("/v1/x", lambda: check._asked(place, "/v1/x", tls=False), check.REFUSED)
+    assert time.monotonic() - begun < 3
+    assert found == (False, "not known: /v1/x (no answer within 0.3 s)")
+
+
+def test_a_proxy_that_hangs_up_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first question, whether certificates are asked for, ended in a traceback."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
+
+    def hung_up(*_: object, **__: object) -> int:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(check, "_asked", hung_up)
+    monkeypatch.setattr(check, "_tls", lambda place: check.Finding(True, "TLS"))
+    folder = written("--address", f"127.0.0.1:{free_port()}")
+    done = CliRunner().invoke(cli, ["flower", "check", str(folder)])
+    assert done.exit_code == 1, done.exception
+    assert "BAD  not known: /v1/control/start-run (no answer within 10 s)" in done.output
 
 
 def test_a_check_where_nobody_listens_fails() -> None:

@@ -65,7 +65,8 @@ class Federation:
 
     def command(self, start: str) -> str:
         """The README's one command that begins so."""
-        found: list[str] = [line for line in self.commands if line.startswith(start)]
+        found: list[str] = [line.strip() for line in self.commands if line.startswith(start)]
+        found = [line for line in found if line == start] or found
         assert len(found) == 1, self.commands
         return found[0]
 
@@ -188,8 +189,12 @@ def test_with_client_certificates(tmp_path: Path, port: int, monkeypatch: pytest
         federation = Federation(tmp_path, flower, client_certificates=True)
         federation.serve()
         home = federation.home("clinic")
-        for name in ("node.conf", "node.pem", "node.key"):
+        for name in ("ca.crt", "node.conf", "node.sh"):
             shutil.copy(federation.app / "proxy" / name, home)
+        federation.done("clinic", federation.command("sh node.sh"))
+        shutil.copy(home / "clinic-a.csr", federation.app)
+        federation.done("server", federation.command("sh proxy/certificates.sh clinic-a.csr"))
+        shutil.copy(federation.app / "clinic-a.pem", home / "node.pem")
         (own,) = [line for line in federation.commands if line.endswith("node.conf")]
         federation.start("clinic", "near", own + " -g 'daemon off;'")
         federation.client("clinic")
@@ -202,7 +207,9 @@ def test_with_client_certificates(tmp_path: Path, port: int, monkeypatch: pytest
 def test_both_configurations_are_nginxs(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(EXPERIMENT)
     init(tmp_path / "app", str(tmp_path / "experiment.toml"), address="127.0.0.2:9092", client_certificates=True)
-    subprocess.run(["sh", "proxy/certificates.sh"], cwd=tmp_path / "app", check=True)
+    proxy = tmp_path / "app" / "proxy"
+    for command in ("sh certificates.sh", "sh node.sh node", "sh certificates.sh node.csr"):
+        subprocess.run(command.split(), cwd=proxy, check=True)
     for name in ("nginx.conf", "node.conf"):
         words = [str(NGINX), "-p", str(tmp_path / "app" / "proxy"), "-c", name, "-t"]
         found = subprocess.run(words, capture_output=True, text=True)

@@ -171,7 +171,7 @@ def test_a_client_that_is_silent_is_left_alone_for_a_while() -> None:
     for _ in range(2):
         naps(fleet, [0.0, -1.0, 0.0, 0.0, 0.0, 0.0], "ask", model=torch.tensor(0.0))
     assert sorted(naps(fleet, [0.0] * 6, "sum")) == [0, 2, 3, 4, 5]
-    assert fleet.failures[2] == (1, "missed 2 exchanges in a row; asked again in round 2")
+    assert fleet.failures[2] == (1, "missed too many exchanges; asked again in round 2")
     fleet.begin(2)
     assert naps(fleet, [0.0] * 6, "ask", model=torch.tensor(0.0))[1] == 0
     assert engine.tree()[""].keys() == {"0", "1", "2", "3", "4", "5"}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from polyfed import BadInput, FedAvg, train
+from polyfed import BadInput, FedAvg, MultiModel, train, train_many
 from small import small_federation, small_problem
 
 
@@ -81,3 +81,78 @@ def test_settings_are_given_by_name() -> None:
     positional: Any = FedAvg
     with pytest.raises(BadInput, match="FedAvg: settings are given by name"):
         positional(0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"algorithm": "nonsense"}, "Unknown algorithm 'nonsense'"),
+        ({"algorithm": "fedagv"}, "Did you mean 'fedavg'"),
+        ({"algorithm": 3}, "Found int"),
+        ({"algorithm": FedAvg}, r"Found the class FedAvg: add \(\)"),
+        ({"algorithm": {"lr": 0.1}}, "a table with a name"),
+        ({"algorithm": {"name": "fedavg", "lrr": 1}}, r"Unknown key 'algorithm\.lrr'\. Did you mean 'lr'"),
+        ({"algorithm": {"name": "fedavg", "lr": "much"}}, r"algorithm\.lr should be a valid number\. Found 'much'"),
+        ({"algorithm": {"name": "fedcmoo", "compress": "nope"}}, "Unknown compressor 'nope'"),
+        ({"problem": 3}, r"problem should be a polyfed\.Problem"),
+        ({"federation": [1]}, r"federation should be a polyfed\.Federation"),
+        ({"cohort": [1]}, "cohort should be a whole number of clients"),
+        ({"engine": "nope"}, "Unknown engine 'nope'"),
+        ({"engine": {"name": "local", "wrk": 1}}, r"Unknown key 'engine\.wrk'"),
+        ({"layers": "faults"}, "layers should be a list"),
+        ({"callbacks": True}, "callbacks should be a list"),
+        ({"evaluate": 3}, "evaluate should be a dict"),
+        ({"out": 3}, "out should be the path of a directory"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(change: dict[str, Any], why: str) -> None:
+    given = {"problem": small_problem(), "federation": small_federation(), "algorithm": "fedavg", "rounds": 1, **change}
+    with pytest.raises(BadInput, match=why) as found:
+        train(**given)
+    assert_plain(str(found.value))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"lr": -1.0}, "FedAvg: lr should be greater than 0. Found -1.0."),
+        ({"lr": "x"}, "FedAvg: lr should be a valid number. Found 'x'."),
+        ({"lr": {"start": 1}}, "FedAvg: The key 'lr.decay' is needed and was not given."),
+        ({"lrr": 0.1}, "FedAvg: Unknown key 'lrr'. Did you mean 'lr'?"),
+        ({"local_steps": 2.5}, "FedAvg: local_steps should be"),
+        ({"optimizer": "sdg"}, "FedAvg: optimizer should be 'sgd' or 'adam'. Found 'sdg'."),
+    ],
+)
+def test_wrong_settings_are_one_sentence(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadInput) as found:
+        FedAvg(**settings)
+    assert str(found.value).startswith(why)
+    assert_plain(str(found.value))
+
+
+def test_many_models_of_the_wrong_kind() -> None:
+    any_: Any = MultiModel
+    for models, why in (
+        (3, "models should be a dict"),
+        ({"a": small_problem()}, "Model 'a' should be a pair"),
+        ({"a": (small_problem(), "fedavg")}, "Model 'a' should be a pair"),
+        ({}, "at least one model"),
+    ):
+        with pytest.raises(BadInput, match=why) as found:
+            any_(models)
+        assert_plain(str(found.value))
+    many: Any = MultiModel({"a": (small_problem(), FedAvg())})
+    pairs: tuple[tuple[Any, Any, str], ...] = (
+        ("mfa-rr", small_federation(), "polyfed.MultiModel"), (many, 3, "polyfed.Federation"),
+        (many, {"a": 3}, "polyfed.Federation"), (many, {"b": small_federation()}, "Each model needs a federation"),
+    )  # fmt: skip
+    for algorithm, federations, why in pairs:
+        with pytest.raises(BadInput, match=why):
+            train_many(algorithm, federations, rounds=1)
+
+
+def assert_plain(text: str) -> None:
+    """One line, of no library's own words."""
+    assert len(text) <= 400
+    assert not any(word in text for word in ("\n", "pydantic", "http", "validation error", "type="))

@@ -6,12 +6,15 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from polyfed import BadInput, FedAvg, Problem, RunStopped, train
+from polyfed.algorithms import State
+from polyfed.core.door import Door
 from polyfed.models import Headed
 from polyfed.run.directory import RunDirectory, round_of
 from small import small_federation, small_problem
@@ -170,3 +173,34 @@ def test_checkpoints_that_cannot_be_read_do_not_empty_a_run(tmp_path: Path) -> N
     found = run.load()
     assert found is not None
     assert found[0] == 3
+
+
+class Refusing(FedAvg):
+    """Finds in the first round that it cannot go on: before it asks the clients anything, or after."""
+
+    asks = False
+
+    def round(self, t: int, state: State, fleet: Door) -> tuple[State, dict[str, Any]]:
+        if self.asks:
+            super().round(t, state, fleet)
+        raise BadInput("These settings do not go together.")
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_run_is_never_abandoned_once_clients_were_asked(asks: bool) -> None:
+    """What they remember is kept under the run's id, and on Flower who they are lies in its directory."""
+    method = Refusing()
+    method.asks = asks
+    with pytest.raises(BadInput, match="do not go together"):
+        train(small_problem(), small_federation(), method, rounds=2, out="run")
+    assert Path("run/experiment.toml").is_file() == asks
+    if asks:
+        assert RunDirectory.open(Path("run")).history() == []
+
+
+def test_from_python_too_a_guard_that_changes_on_the_way_is_told_of() -> None:
+    settings: dict[str, Any] = {"cohort": 3, "out": "run"}
+    train(small_problem(), small_federation(), FedAvg(), rounds=1, **settings)
+    Path("run/result.json").unlink()
+    again = train(small_problem(), small_federation(), FedAvg(), rounds=2, guard="off", resume=True, **settings)
+    assert again.summary["rules"] == ["guard is 'off' from here on; the run began with 'on'."]

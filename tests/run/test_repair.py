@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from safetensors.numpy import load_file, save
 from typer.testing import CliRunner
 
 from polyfed import BadInput
@@ -48,6 +49,10 @@ def cut_lines(run: Path) -> None:
     (run / "result.json").unlink()
 
 
+def add_line(run: Path) -> None:
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes() + b"{}\n")
+
+
 def replace_by_folder(run: Path) -> None:
     (run / "result.json").unlink()
     (run / "result.json").mkdir()
@@ -65,6 +70,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no model": lambda run: os.remove(run / "model.safetensors"),
     "a round is missing": cut_lines,
     "metrics that are no text": lambda run: (run / "metrics.jsonl").write_bytes(b"\xff\xfe\x00"),
+    "more metrics than rounds": add_line,
     "no metrics": lambda run: os.remove(run / "metrics.jsonl"),
     "checkpoints are a file": replace_by_file,
     "no checkpoints": lambda run: shutil.rmtree(run / "checkpoints"),
@@ -99,6 +105,26 @@ def test_a_good_run_is_left_alone(run: Path) -> None:
     done = polyfed("runs", "repair", "r")
     assert done.stdout == "r: the run is complete.\n"
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("keep", ["folder", "nothing"])
+def test_a_complete_run_whose_checkpoints_were_cleared_away_is_left_alone(run: Path, keep: str) -> None:
+    """Checkpoints are large, and nobody goes on from those of a run that is complete."""
+    shutil.rmtree(run / "checkpoints")
+    if keep == "folder":
+        (run / "checkpoints").mkdir()
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    assert polyfed("runs", "repair", "r").stdout == "r: the run is complete.\n"
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert (run / "checkpoints").exists() == (keep == "folder")
+    assert not (run / "damaged").exists()
+
+
+def test_a_complete_run_with_another_model_in_it_is_not_whole(run: Path) -> None:
+    arrays = {name: a + 1 for name, a in load_file(run / "model.safetensors").items()}
+    (run / "model.safetensors").write_bytes(save(arrays))
+    assert not repair(run).complete
+    assert (run / "checkpoints").is_dir()
 
 
 def test_rounds_after_the_newest_good_checkpoint_are_done_again(run: Path) -> None:

@@ -231,6 +231,11 @@ class LocalTraining:
         n: NDArray[np.float64] = fleet.examples[np.asarray(cohort)].astype(float)
         return n if self.weighting_by == "size" else np.ones_like(n)
 
+    def stakes(self, cohort: Sequence[int], fleet: Door) -> NDArray[Any]:
+        """Which part of a_i counts for each objective: all for those held; by size, the part that has a label."""
+        every = fleet.fractions if self.weighting_by == "size" else fleet.holds
+        return np.asarray(every[np.asarray(cohort)])
+
 
 def present(lam: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Weights over the objectives that somebody in the cohort holds; the others have 0, and share out what they had."""
@@ -240,11 +245,12 @@ def present(lam: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.fl
 
 
 def objective_weights(
-    lam: NDArray[np.float64], a: NDArray[np.float64], holds: NDArray[np.bool_]
+    lam: NDArray[np.float64], a: NDArray[np.float64], stakes: NDArray[Any]
 ) -> NDArray[np.float64]:
     """omega_s = lambda_s W / W_s: what a client multiplies f_s by, so that the mean over all clients of their weighted
-    objectives is sum_s lambda_s times the mean over those who hold s (W sums a over all, W_s over the holders).
+    objectives is sum_s lambda_s times the mean over those who hold s (W sums a over all, W_s over the holders, each by
+    the part of a that counts for s).
     """
-    W_s = a @ holds
+    W_s = a @ stakes
     omega: NDArray[np.float64] = np.divide(lam * a.sum(), W_s, out=np.zeros_like(lam), where=W_s > 0)
     return omega

@@ -15,6 +15,7 @@ from polyfed.cli.doctor import doctor
 from polyfed.cli.flower import flower_app
 from polyfed.cli.gain import gain
 from polyfed.cli.listing import list_
+from polyfed.cli.new import new
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
 from polyfed.cli.runs import runs_app
@@ -45,6 +46,7 @@ def polyfed(
     """Federated learning with many objectives, many models and many tasks."""
 
 
+app.command()(new)
 app.command()(run)
 app.command()(resume)
 app.command(name="list")(list_)

@@ -20,6 +20,8 @@ def resume(
 ) -> None:
     """Continue a run that stopped, however it stopped."""
     with errors_as_sentences():
+        from dataclasses import replace
+
         from polyfed.experiment.building import plan as build_plan
         from polyfed.experiment.imports import use_code_of
         from polyfed.run.directory import RunDirectory
@@ -28,7 +30,7 @@ def resume(
         directory = RunDirectory.open(path)
         summary = directory.result()
         if summary is None:
-            directory.check_unchanged()
+            said = directory.check_unchanged()
             settings = directory.settings()
             if settings.pop("python", False):
                 raise BadInput(
@@ -36,5 +38,6 @@ def resume(
                 )
             use_code_of("", path / "experiment.toml", str(settings.pop("folder", "")), allow_code or (), AGAIN)
             plan, _ = build_plan(settings.pop("name", path.name), settings)
+            plan = replace(plan, notes=(*plan.notes, *said))
             summary = execute(with_progress(plan), directory).summary
         show_result(summary, json_)

@@ -18,6 +18,7 @@ def run(
     allow_code: AllowCode = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same model.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="The method (polyfed list algorithms).")] = None,
     engine: Annotated[str | None, typer.Option(help="Where clients work (polyfed list engines).")] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; default: a new one under runs/.")] = None,
     json_: AsJson = False,
@@ -25,15 +26,13 @@ def run(
     """Train: run an experiment."""
     with errors_as_sentences():
         from polyfed.experiment.building import plan as build_plan
-        from polyfed.experiment.reading import folder, override, read, without_name
+        from polyfed.experiment.reading import folder, override, read
         from polyfed.run.directory import RunDirectory, check_free
         from polyfed.run.loop import execute
 
         name, settings = read(experiment, allow_code or ())
-        if engine is not None and settings.get("engine") != {"name": engine, **without_name(settings.get("engine"))}:
-            settings["engine"] = {"name": engine}  # another engine's settings would not fit
         settings |= {key: value for key, value in (("rounds", rounds), ("seed", seed)) if value is not None}
-        settings = override(settings, set_ or [])
+        settings = override(settings, set_ or [], {"algorithm": algorithm, "engine": engine})
         if out is not None:
             check_free(out)
         plan, resolved = build_plan(name, settings)

@@ -38,15 +38,13 @@ def resolve(device: str) -> torch.device:
 
 def arrays_on(device: torch.device, federation: Federation) -> Federation:
     """The same federation with its arrays on the device; who owns which row stays with the host."""
-    if device == HOST:
-        return federation
-    targets = {name: t.to(device) for name, t in federation.targets.items()}
-    return replace(federation, x=federation.x.to(device), targets=targets)
+    return federation if device == HOST else federation.moved(device)
 
 
 def resident(device: torch.device, federation: Federation) -> Federation:
-    """Row orders on the device, too: a program may draw its batches without the host."""
-    there = copy.copy(arrays_on(device, federation))  # not `replace`: its checks read rows as arrays
+    """A federation whose arrays are on the device with its row orders there, too: a program may draw its batches
+    without the host."""
+    there = copy.copy(federation)  # not `replace`: its checks read rows as arrays
     for split in ("train", "valid", "test"):
         rows: Rows | None = getattr(federation, split)
         if rows is not None:

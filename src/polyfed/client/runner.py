@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,8 +20,10 @@ from polyfed.core.interrupt import may_go_on
 from polyfed.core.keys import client_key, common_key, key, other, permutation
 from polyfed.core.layer import Layer, Layers, Outgoing
 from polyfed.core.messages import DTYPES, Reply, Request
+from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
 from polyfed.core.schema import weigh
+from polyfed.core.structure import Nested, arguments, mapped
 from polyfed.core.work import works
 
 Carry = TypeVar("Carry")
@@ -34,7 +37,8 @@ class Autograd:
         self.model = copy.deepcopy(problem.model).to(device)
         start = problem.initial()
         self._x, self._buffers = start["x"].to(device), start["buffers"].to(device)
-        self._params = self._alias(problem.split(self._x))
+        self._named = self._alias(problem.split(self._x))
+        self._params = list(self._named.values())
         self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
         others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
         self._others = [(*self._home(name), self.model.get_buffer(name).clone()) for name in others]
@@ -56,11 +60,11 @@ class Autograd:
             for module in self._always:
                 module.eval()
 
-    def _alias(self, views: dict[str, Tensor]) -> list[nn.Parameter]:
+    def _alias(self, views: dict[str, Tensor]) -> dict[str, nn.Parameter]:
         params = dict(self.model.named_parameters())
         for name, view in views.items():
             params[name].data = view
-        return [params[name] for name in views]
+        return {name: params[name] for name in views}
 
     def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
         self._x.copy_(x)
@@ -68,13 +72,13 @@ class Autograd:
         for module, leaf, view in self._views:  # a forward may have put other tensors in their place
             module._buffers[leaf] = view
         self._mode(train)
-        out: Outputs = self.model(inputs(batch.x, self.problem))
-        return out
+        given, named = arguments(self.model, inputs(batch.x, self.problem))
+        return self.model(*given, **named)
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds)
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds, self._named)
         wanted = omega.tolist() if x.device == HOST else holds  # asking a GPU for numbers would stall it
         held = [k for k, hold in enumerate(holds) if hold and wanted[k]]
         every = torch.stack(losses)
@@ -90,7 +94,7 @@ class Autograd:
     def jacobian(
         self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], *, train: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        losses = self.problem.losses(self.outputs(x, buffers, batch, train=train), batch, holds)
+        losses = self.problem.losses(self.outputs(x, buffers, batch, train=train), batch, holds, self._named)
         rows = x.new_zeros(len(holds), len(x))
         for k in (k for k, hold in enumerate(holds) if hold):
             pieces = torch.autograd.grad(losses[k], self._params, retain_graph=True, materialize_grads=True)
@@ -105,19 +109,35 @@ class Autograd:
 
     @torch.no_grad()
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]) -> Tensor:
+        return self._values(self.outputs(x, buffers, batch, train=False), batch, holds)
+
+    @torch.no_grad()
+    def measure_split(
+        self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         outputs = self.outputs(x, buffers, batch, train=False)
-        zero = torch.zeros((), dtype=self.problem.dtype, device=x.device)
+        counts, moments = split_statistics(self.problem, outputs, batch, holds, x)
+        return self._values(outputs, batch, holds), counts, moments
+
+    def _values(self, outputs: Outputs, batch: Batch, holds: list[bool]) -> Tensor:
+        zero = torch.zeros((), dtype=self.problem.dtype, device=self._x.device)
         return torch.stack(
             [
-                batch.total(self.problem.value(k, name, outputs, batch)) if held else zero
+                batch.total(self.problem.value(k, name, outputs, batch, self._named), self.problem.labels[k])
+                if held
+                else zero
                 for k, held in enumerate(holds)
                 for name in self.problem.objectives[k].values
             ]
         )
 
 
-def inputs(x: Tensor, problem: Problem) -> Tensor:
+def inputs(x: Nested, problem: Problem) -> Nested:
     """Floats in the problem's type; images in channels-last, which convolutions on a CPU want."""
+    return mapped(partial(_input, problem=problem), x)
+
+
+def _input(x: Tensor, problem: Problem) -> Tensor:
     if x.is_floating_point():
         x = x.to(problem.dtype)
     if x.dim() != 4 or not problem.channels_last:
@@ -138,7 +158,8 @@ class LoopClient:
     exchange: int
     n: int
     holds: Tensor
-    held: list[bool]  # the same, for the host
+    fractions: Tensor
+    held: list[bool]  # what it holds, for the host
     problem: Problem
     federation: Federation
     on_device: Federation  # the same with its arrays on the device
@@ -159,6 +180,9 @@ class LoopClient:
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         return self.autograd.measure(x, buffers, batch, self.held)
+
+    def measure_split(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.measure_split(x, buffers, batch, self.held)
 
     def loop(
         self,
@@ -278,7 +302,7 @@ class ClientRunner:
         self.device, self._tf32 = device, tf32
         self._on_device = on_device or arrays_on(device, federation)
         self.autograd = Autograd(problem, device)
-        self._holds = federation.matrix(problem.names)
+        self._holds, self._fractions = federation.matrix(problem.names), federation.fractions(problem.names)
 
     def __call__(self, job: Job) -> tuple[Reply, ClientState | None]:
         try:
@@ -319,13 +343,16 @@ class ClientRunner:
         torch.default_generator.manual_seed(dropout)
         if self.device != HOST:
             torch.cuda.manual_seed(dropout)
-        holds = torch.tensor(self._holds[place], dtype=self.problem.dtype, device=self.device)
+        held, fractions = (
+            torch.tensor(table[place], dtype=self.problem.dtype, device=self.device)
+            for table in (self._holds, self._fractions)
+        )
         n = int(self.federation.examples[place])
         common = common_key(request.seed, request.round)
         data = self.federation, self._on_device
-        held = [bool(h) for h in self._holds[place]]
+        holds = [bool(h) for h in self._holds[place]]
         who = client, of, common, request.exchange
-        return LoopClient(*who, n, holds, held, self.problem, *data, place, self.autograd)
+        return LoopClient(*who, n, held, fractions, holds, self.problem, *data, place, self.autograd)
 
 
 def run_jobs(

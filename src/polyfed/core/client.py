@@ -22,7 +22,7 @@ class Client(Protocol):
     """Who a client is.
 
     n is the number of training examples and holds says, per objective, whether the client has data for it (1 or 0);
-    key seeds all its randomness of this round, common_key is the same for all clients of a round; exchange is the
+    fractions is n_is / n_i, which part of its examples has a label for it: the same where no label is missing. key seeds all its randomness of this round, common_key is the same for all clients of a round; exchange is the
     number of this request in the round.
     """
 
@@ -46,6 +46,9 @@ class Client(Protocol):
 
     @property
     def holds(self) -> Tensor: ...
+
+    @property
+    def fractions(self) -> Tensor: ...
 
 
 class GradientClient(Client, Protocol):
@@ -71,6 +74,10 @@ class GradientClient(Client, Protocol):
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         """Sums over the batch of every objective's loss and metrics (K,), in evaluation mode."""
+        ...
+
+    def measure_split(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, and the statistics of metrics of a whole split: counts (C,) and moments (S,)."""
         ...
 
     def loop(

@@ -39,6 +39,7 @@ class CodeRule:
 
 
 _rule: CodeRule | None = None  # None: nothing was read from a file in this process
+_lent: list[str] = []  # folders of experiments at the end of sys.path, newest first
 _trusted: ContextVar[bool] = ContextVar("polyfed_trusted_names", default=False)
 
 
@@ -120,9 +121,10 @@ def _own(name: str, kind: str, top: str, folder: str, rule: CodeRule) -> None:
 
 
 def _importable(folder: str) -> None:
-    if folder in sys.path:
-        sys.path.remove(folder)
-    sys.path.insert(0, folder)
+    """At the end of the path, where it takes no installed module's place, and before folders of other experiments."""
+    if folder in _lent or folder not in sys.path:
+        _lent[:] = [folder, *(one for one in _lent if one != folder and one in sys.path)]
+        sys.path[:] = [*(one for one in sys.path if one not in _lent), *_lent]
     importlib.invalidate_caches()  # the file may be younger than the last look into its folder
 
 

@@ -60,4 +60,5 @@ def nearest(word: str, words: Iterable[str]) -> str:
     if close:
         return f" Did you mean {shown(close[0])}?"
     some = ", ".join(known)
-    return f" Known: {some if len(some) <= CHOICES else some[:CHOICES].rpartition(',')[0] + ', ...'}." if known else ""
+    listed = f"{some}." if len(some) <= CHOICES else f"{some[:CHOICES].rpartition(',')[0]}, ..."
+    return f" Known: {listed}" if known else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from polyfed.core.errors import BadInput, cut, shown
+from polyfed.core.errors import BadInput, shown
 from polyfed.core.problem import Batch
+from polyfed.core.source import Index, Placed, Source, read
+from polyfed.core.structure import Nested, joined, leaves, length, mapped, one_tensor, tensors
 
-Index = NDArray[np.int64]
 SPLITS = ("train", "valid", "test")
 
 
@@ -67,8 +69,13 @@ class Federation:
 
     `Federation.from_arrays` and `Federation.from_clients` are shorter ways to make one.
 
+    A label may be missing in some rows: NaN, or -100 among whole numbers that are else not negative. Such a row does
+    not count for that objective, and a client without any label for it does not hold it.
+
     Args:
-        x: one row per example.
+        x: one row per example: a tensor, or a dict, tuple or list of them. A module gets a dict as keywords and a
+            tuple as positions where its `forward` takes them so. Or a `polyfed.Source`, or memory maps in place of
+            tensors: then it is read row by row when a client's turn comes, and never held whole.
         targets: for each objective, one row per example; the name '' serves every objective.
         train: each client's training rows.
         valid: each client's validation rows.
@@ -78,30 +85,40 @@ class Federation:
             objective that it does not name.
         prepare: turns a raw batch of x into what the model takes; it may also load what x names.
         augment: then changes it at random, in training only, by a key.
+        columns: more about every example, by name, for losses and metrics that take them: groups, weights, times.
+        labelled: for targets that some rows lack, which rows have one; found by itself.
         labels: the label of each row, where a picture of the split wants them.
         minimiser: of the one objective, from what every row counts in it to x*, where data know it exactly.
     """
 
-    x: Tensor
+    x: Nested
     targets: Mapping[str, Tensor]
     train: Rows
     valid: Rows | None = None
     test: Rows | None = None
     server: Index | None = None
     holds: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    prepare: Callable[[Tensor], Tensor] | None = None
-    augment: Callable[[Tensor, Any], Tensor] | None = None
+    prepare: Callable[[Any], Any] | None = None
+    augment: Callable[[Any, Any], Any] | None = None
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    labelled: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
     minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", _tensor(self.x))
-        object.__setattr__(self, "targets", {name: _tensor(target) for name, target in self.targets.items()})
-        for name, target in self.targets.items():
-            if len(target) != len(self.x):
-                raise BadInput(
-                    f"Targets need one row per example: {name or 'targets'!r} has {len(target)}, x has {len(self.x)}."
-                )
+        object.__setattr__(self, "x", tensors(self.x))
+        for what in ("targets", "columns"):
+            named = {name: one_tensor(values) for name, values in getattr(self, what).items()}
+            object.__setattr__(self, what, named)
+            for name, values in named.items():
+                if len(values) != self.size:
+                    raise BadInput(
+                        f"{what.capitalize()} need one row per example: {name or what!r} has {len(values)}, x has "
+                        f"{self.size}."
+                    )
+        targets, labelled = fill_missing(self.targets, self.labelled)
+        object.__setattr__(self, "targets", targets)
+        object.__setattr__(self, "labelled", labelled)
         for name, held in self.holds.items():
             if len(held) != len(self):
                 raise BadInput(f"'holds' needs one entry per client: {name!r} has {len(held)} for {len(self)}.")
@@ -131,24 +148,24 @@ class Federation:
         """
         from polyfed.core.keys import generator
 
-        xs, ys = _tensor(x), _named(targets)
+        xs, ys = tensors(x), _named(targets)
         if isinstance(clients, bool | str | bytes | float) or (isinstance(clients, int | np.integer) and clients < 1):
             raise BadInput(f"clients should be a number from 1 on, or lists of row numbers. Found {shown(clients)}.")
         if isinstance(clients, int | np.integer):
-            clients = Rows.dealt(generator(seed, "partition").permutation(len(xs)), int(clients))
+            clients = Rows.dealt(generator(seed, "partition").permutation(length(xs)), int(clients))
         if not isinstance(clients, Rows | Sequence | np.ndarray) or getattr(clients, "shape", None) == ():
             raise BadInput(f"clients should be a number from 1 on, or lists of row numbers. Found {shown(clients)}.")
         train = clients if isinstance(clients, Rows) else Rows.of(clients)
-        if len(train.order) and not 0 <= train.order.min() <= train.order.max() < len(xs):
-            raise BadInput(f"Clients' row numbers should lie between 0 and {len(xs) - 1}. Found {train.order.max()}.")
+        if len(train.order) and not 0 <= train.order.min() <= train.order.max() < length(xs):
+            raise BadInput(f"Clients' row numbers should lie between 0 and {length(xs) - 1}. Found {train.order.max()}.")
         server = None
         if test is not None:
-            server = np.arange(len(xs), len(xs) + len(_tensor(test[0])))
+            server = np.arange(length(xs), length(xs) + length(tensors(test[0])))
             theirs = _named(test[1])
             if set(theirs) != set(ys):
                 raise BadInput(f"Test targets should be those of training, {sorted(ys)}. Found {sorted(theirs)}.")
             ys = {name: _joined([ys[name], theirs[name]], f"test targets {name!r}") for name in ys}
-            xs = _joined([xs, _tensor(test[0])], "test rows")
+            xs = _joined([xs, tensors(test[0])], "test rows")
         held = {name: _truths(name, column) for name, column in (holds or {}).items()}
         return cls(xs, ys, train, server=server, holds=held)
 
@@ -167,15 +184,16 @@ class Federation:
         """
         if not clients or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in clients):
             raise BadInput(f"Clients should be given as (x, targets), one pair each. Found {shown(clients)}.")
-        parts = [(_tensor(x), _named(targets)) for x, targets in clients]
+        parts = [(tensors(x), _named(targets)) for x, targets in clients]
         names = list(dict.fromkeys(name for _, targets in parts for name in targets))
         like = {name: next(t[name] for _, t in parts if name in t) for name in names}
 
         def column(name: str) -> Tensor:
-            blank = [t.get(name, like[name].new_zeros((len(x), *like[name].shape[1:]))) for x, t in parts]
-            return _joined(blank, f"clients' targets {name!r}")
+            blank = [t.get(name, like[name].new_zeros((length(x), *like[name].shape[1:]))) for x, t in parts]
+            made: Tensor = _joined(blank, f"clients' targets {name!r}")
+            return made
 
-        lengths = np.array([len(x) for x, _ in parts], dtype=np.int64)
+        lengths = np.array([length(x) for x, _ in parts], dtype=np.int64)
         rows = Rows(np.arange(lengths.sum()), np.cumsum(lengths) - lengths, lengths)
         holds = {name: [name in t for _, t in parts] for name in names if name}
         x, targets = _joined([x for x, _ in parts], "clients' rows"), {name: column(name) for name in names}
@@ -186,7 +204,12 @@ class Federation:
 
     def __repr__(self) -> str:
         names = ", ".join(name for name in self.targets if name) or "one target"
-        return f"Federation({len(self)} clients, {len(self.x)} rows, {names})"
+        return f"Federation({len(self)} clients, {self.size} rows, {names})"
+
+    @property
+    def size(self) -> int:
+        """The number of rows of all clients and of the server."""
+        return length(self.x)
 
     @property
     def examples(self) -> Index:
@@ -195,10 +218,29 @@ class Federation:
 
     def matrix(self, names: Sequence[str]) -> NDArray[np.bool_]:
         """A: clients x objectives, true where the client has data for the objective."""
+        if self.labelled:
+            return self.fractions(names) > 0
         if not self.holds:
             return np.broadcast_to(np.True_, (len(self), len(names)))
         everyone = np.ones(len(self), dtype=bool)
         return np.stack([self.holds.get(name, everyone) for name in names], 1)
+
+    def fractions(self, names: Sequence[str]) -> NDArray[Any]:
+        """n_is / n_i: which part of a client's training examples has a label for an objective that it holds."""
+        if not self.labelled:
+            return self.matrix(names)
+        everyone = np.ones(len(self))
+        own = [self.holds.get(name, everyone) * self._labelled_part(name) for name in names]
+        return np.stack(own, 1)
+
+    def _labelled_part(self, name: str) -> NDArray[np.float64]:
+        labelled = self.labelled.get("", self.labelled.get(name))
+        if labelled is None:
+            return np.ones(len(self))
+        order = labelled.cpu().numpy()[self.train.order].astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(np.concatenate([order, order]))])  # twice: stretches wrap
+        found = before[self.train.start + self.train.length] - before[self.train.start]
+        return np.asarray(found / np.maximum(self.train.length, 1))
 
     def rows(self, split: str, client: int) -> Index:
         """A client's row numbers in 'train', 'valid' or 'test'."""
@@ -207,15 +249,41 @@ class Federation:
             raise BadInput(f"The clients have no {split} rows; set data.{split} to the fraction they keep aside.")
         return rows[client]
 
-    def take(self, rows: Tensor, mask: Tensor | None = None) -> Batch:
-        """The examples of some row numbers, where the arrays are."""
-        rows = rows.to(self.x.device)
-        x = self.x.index_select(0, rows)
-        targets = {name: t.index_select(0, rows) for name, t in self.targets.items()}
-        return Batch(self.prepare(x) if self.prepare else x, targets, mask)
+    @property
+    def streamed(self) -> bool:
+        """Whether x is read from a source, and not held in memory."""
+        return isinstance(self.x, Source)
+
+    def read(self, rows: Index) -> Nested:
+        """The x of some rows, read from its source; NaN and infinity are refused where no `prepare` may mend them."""
+        return read(self.x, rows, finite=self.prepare is None)
+
+    def take(self, rows: Tensor, mask: Tensor | None = None, x: Nested = None) -> Batch:
+        """The examples of some row numbers, where the arrays are; x where somebody has read it already."""
+        if x is None and isinstance(self.x, Source):
+            x = self.read(rows.numpy())
+        rows = rows.to(leaves(self.x if x is None else x)[0].device)
+        return self.taken(lambda t: t.index_select(0, rows), mask, x)
+
+    def taken(self, of: Callable[[Tensor], Tensor], mask: Tensor | None = None, x: Nested = None) -> Batch:
+        """A batch, from what takes some rows of a tensor; x where it has been read."""
+        x = mapped(of, self.x) if x is None else x
+        named = ({name: of(t) for name, t in some.items()} for some in (self.targets, self.columns, self.labelled))
+        targets, columns, labelled = named
+        return Batch(self.prepare(x) if self.prepare else x, targets, mask, columns, labelled)
+
+    def moved(self, device: torch.device) -> Federation:
+        """The same with its arrays on a device; who owns which row stays with the host."""
+        there = copy.copy(self)  # not `replace`, whose checks would look at every row once more
+        x = Placed(self.x, device) if isinstance(self.x, Source) else mapped(lambda t: t.to(device), self.x)
+        object.__setattr__(there, "x", x)
+        for what in ("targets", "columns", "labelled"):
+            object.__setattr__(there, what, {name: t.to(device) for name, t in getattr(self, what).items()})
+        return there
 
     def alone(self, client: int) -> Federation:
-        """A federation of this one client with copies of its own rows and nothing else, as a real client has."""
+        """A federation of this one client with copies of its own rows and nothing else, as a real client has; of a
+        source, with the numbers of its rows."""
         splits = {s: self.rows(s, client) for s in SPLITS if getattr(self, s) is not None}
         lengths = np.cumsum([0, *(len(rows) for rows in splits.values())])
         places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(splits, lengths, lengths[1:], strict=False)}
@@ -257,11 +325,46 @@ class Federation:
 
     def _only(self, rows: Index) -> Federation:
         index = torch.from_numpy(rows)
-        targets = {name: t[index] for name, t in self.targets.items()}
+        tables = ({name: t[index] for name, t in table.items()} for table in (self.targets, self.columns, self.labelled))
+        targets, columns, labelled = tables
+        x = self.x.select(rows) if isinstance(self.x, Source) else mapped(lambda t: t[index], self.x)
         return replace(
-            self, x=self.x[index], targets=targets, train=Rows.of([np.arange(len(rows))]), valid=None, test=None,
-            holds={}, server=None, labels=None, minimiser=None,
+            self, x=x, targets=targets, columns=columns, labelled=labelled,
+            train=Rows.of([np.arange(len(rows))]), valid=None, test=None, holds={}, server=None, labels=None,
+            minimiser=None,
         )  # fmt: skip
+
+
+def fill_missing(
+    targets: Mapping[str, Tensor], labelled: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Targets with 0 where a label is missing, and which rows have one, for the targets that lack some."""
+    filled, found = dict(targets), dict(labelled)
+    for name, target in targets.items():
+        if name in found or type(target) is not Tensor:  # a tensor without values, of which only shapes are known
+            continue
+        if not (missing := _missing(target)).any():
+            continue
+        found[name] = ~missing
+        blank = missing.reshape(-1, *[1] * (target.dim() - 1))
+        filled[name] = torch.where(blank, torch.zeros((), dtype=target.dtype, device=target.device), target)
+    return filled, found
+
+
+MISSING = -100  # the class number that torch's losses ignore
+
+
+def _missing(target: Tensor) -> Tensor:
+    """Which rows have no label: NaN in them, or nothing but -100 where no other number is negative."""
+    rows = target.reshape(len(target), -1)
+    if target.is_floating_point():
+        return rows.isnan().any(1) if bool(rows.isnan().any()) else rows.new_zeros(1, dtype=torch.bool)
+    if target.dtype == torch.bool or not rows.numel() or int(rows.min()) != MISSING:
+        return rows.new_zeros(1, dtype=torch.bool)
+    gone = rows == MISSING
+    if bool(((rows < 0) & ~gone).any()):  # then -100 is a number like the others
+        return rows.new_zeros(1, dtype=torch.bool)
+    return gone.all(1)
 
 
 def _row_numbers(rows: ArrayLike, client: int) -> NDArray[Any]:
@@ -277,11 +380,12 @@ def _row_numbers(rows: ArrayLike, client: int) -> NDArray[Any]:
     )
 
 
-def _joined(tensors: Sequence[Tensor], what: str) -> Tensor:
+def _joined(parts: Sequence[Nested], what: str) -> Nested:
+    """The rows of several structures of one kind, one after another."""
     try:
-        return torch.cat(list(tensors))
-    except (RuntimeError, TypeError) as error:
-        shapes = shown([tuple(t.shape[1:]) for t in tensors])
+        return joined(parts)
+    except (RuntimeError, TypeError, ValueError) as error:
+        shapes = shown([[tuple(t.shape[1:]) for t in leaves(part)] for part in parts])
         raise BadInput(f"The {what} should be of one shape and type. Found rows of shapes {shapes}.") from error
 
 
@@ -297,19 +401,7 @@ def _truths(name: str, column: ArrayLike) -> NDArray[np.bool_]:
     return made
 
 
-def _tensor(values: ArrayLike | Tensor) -> Tensor:
-    try:
-        made = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values, order="C"))
-        if made.dim():
-            return made
-        raise TypeError("one number is no row")
-    except (TypeError, ValueError) as error:  # texts, objects, rows of unequal length
-        found = getattr(values, "dtype", type(values).__name__)
-        why = cut(str(error), 120)
-        raise BadInput(f"Rows should be one array of numbers. Found {shown(found)} ({why}).") from error
-
-
 def _named(targets: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]) -> dict[str, Tensor]:
     if isinstance(targets, Mapping):
-        return {name: _tensor(values) for name, values in targets.items()}
-    return {"": _tensor(targets)}
+        return {name: one_tensor(values) for name, values in targets.items()}
+    return {"": one_tensor(targets)}

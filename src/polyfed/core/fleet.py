@@ -101,21 +101,33 @@ class Sum:
 @dataclass(frozen=True)
 class Population:
     """What the server knows of one model and its clients: the objectives' names, how many examples each client has,
-    which objectives it holds (clients x objectives), and the type that the model is trained in."""
+    which objectives it holds (clients x objectives), the type that the model is trained in, and which part of its
+    examples has a label for an objective (clients x objectives; as it holds them where no label is missing)."""
 
     names: Sequence[str]
     examples: NDArray[np.int64]
     holds: NDArray[np.bool_]
     dtype: torch.dtype = torch.float32
+    labelled: NDArray[Any] | None = None
+
+    @property
+    def fractions(self) -> NDArray[Any]:
+        """n_is / n_i."""
+        return self.holds if self.labelled is None else self.labelled
 
     @classmethod
     def of(cls, problem: Problem, federation: Federation) -> Population:
-        return cls(problem.names, federation.examples, federation.matrix(problem.names), problem.dtype)
+        holds, part = federation.matrix(problem.names), federation.fractions(problem.names)
+        return cls(problem.names, federation.examples, holds, problem.dtype, part if federation.labelled else None)
 
     def shifted(self, first: int) -> Population:
         """The same clients, numbered from `first` on."""
-        holds = np.pad(self.holds, ((first, 0), (0, 0)))
-        return replace(self, examples=np.pad(self.examples, (first, 0)), holds=holds)
+        def later(table: NDArray[Any]) -> NDArray[Any]:
+            return np.pad(table, ((first, 0), (0, 0)))
+
+        labelled = None if self.labelled is None else later(self.labelled)
+        examples = np.pad(self.examples, (first, 0))
+        return replace(self, examples=examples, holds=later(self.holds), labelled=labelled)
 
 
 class Fleet(ABC):
@@ -182,7 +194,7 @@ def _reply_bytes(failed: Mapping[int, str]) -> int:
 class PartFleet(Fleet):
     """A fleet of one model's clients: who they are, and their time.
 
-    names, examples and holds are the population's.
+    names, examples, holds and fractions are the population's.
     """
 
     clock: Clock
@@ -199,6 +211,10 @@ class PartFleet(Fleet):
     @property
     def holds(self) -> NDArray[np.bool_]:
         return self.population.holds
+
+    @property
+    def fractions(self) -> NDArray[Any]:
+        return self.population.fractions
 
     def __len__(self) -> int:
         return len(self.examples)

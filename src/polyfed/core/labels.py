@@ -13,6 +13,7 @@ from torch import Tensor
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import SPLITS, Federation
 from polyfed.core.problem import Objective, Outputs, Problem
+from polyfed.core.structure import leaves
 
 CLASSES = ("cross-entropy", "cross-entropy-of-sigmoid")  # losses of class numbers
 Bad = Callable[[Tensor], Tensor]  # which rows are wrong
@@ -27,13 +28,14 @@ def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> No
             may hold anything.
         outputs: the model's, for some rows: as many as there are classes.
     """
-    if federation.prepare is None and _may_be_wrong(federation.x, -math.inf, math.inf, whole=False):
-        _refuse(federation, federation.x, _not_finite, "x should hold finite numbers", None)
+    for x in leaves(federation.x) if federation.prepare is None else ():
+        if _may_be_wrong(x, -math.inf, math.inf, whole=False):
+            _refuse(federation, x, _not_finite, "x should hold finite numbers", None)
     for k, objective in enumerate(problem.objectives):
         target = federation.targets.get("", federation.targets.get(objective.name))
         if target is None or not isinstance(objective.loss, str):  # the user's own loss knows its own targets
             continue
-        output = outputs if isinstance(outputs, Tensor) else outputs[objective.name]
+        output = problem.output(k, outputs)
         low, high, whole, rule = _rule(objective, output)
         if _may_be_wrong(target, low, high, whole=whole):
             name = problem.names[k]

@@ -1,4 +1,4 @@
-"""Who is asked again when: a client that misses exchanges in a row is asked after growing pauses, not every time."""
+"""Who is asked again when: a client that keeps missing exchanges is asked after growing pauses, not every time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Any
 
 import torch
 
-MISSES = 2  # in a row, before a client is given a pause
+MISS, ANSWER = 2, 1  # points that a miss costs, and that an answer gives back
+PAUSE = 2 * MISS  # points at which a client is given a pause: two misses in a row, or every second exchange for long
 LONGEST = 64  # rounds between two attempts, at most
+MOST = PAUSE + 6 * MISS  # points: 2 ** 6 rounds is the longest pause
 
 
 class Patience:
-    """How long each client of one model is left alone: nothing but its misses in a row decides.
+    """How long each client of one model is left alone: nothing but what it missed and answered decides.
 
-    The second miss in a row ends the client's round; the third leaves out one round more, then 3, 7, ... An answer
-    forgives all.
+    The second miss in a row ends the client's round; the third leaves out one round more, then 3, 7, ... An answer ends
+    the pause and forgives half a miss: were all forgiven, a client that is late every second time would cost a deadline
+    each time, for ever. Who misses fewer than one exchange in three is forgiven everything in the end.
     """
 
     def __init__(self) -> None:
-        self._misses: dict[int, int] = {}
+        self._points: dict[int, int] = {}
         self._next: dict[int, int] = {}  # client -> the round in which it is asked again
 
     def missed(self, client: int, round: int) -> None:
@@ -29,9 +32,9 @@ class Patience:
             client: its number.
             round: the round it was asked in.
         """
-        misses = self._misses[client] = self._misses.get(client, 0) + 1
-        if misses >= MISSES:
-            self._next[client] = round + min(2 ** min(misses - MISSES, 30), LONGEST)
+        points = self._points[client] = min(self._points.get(client, 0) + MISS, MOST)
+        if points >= PAUSE:
+            self._next[client] = round + min(2 ** ((points - PAUSE) // MISS), LONGEST)
 
     def answered(self, client: int) -> None:
         """The client answered, if only to say what went wrong.
@@ -39,8 +42,10 @@ class Patience:
         Args:
             client: its number.
         """
-        self._misses.pop(client, None)
         self._next.pop(client, None)
+        left = self._points.pop(client, 0) - ANSWER
+        if left > 0:
+            self._points[client] = left
 
     def due(self, client: int, round: int) -> bool:
         """Whether the client is to be asked.
@@ -67,13 +72,13 @@ class Patience:
         Args:
             client: its number.
         """
-        return f"missed {self._misses[client]} exchanges in a row; asked again in round {self._next[client]}"
+        return f"missed too many exchanges; asked again in round {self._next[client]}"
 
     def tree(self) -> dict[str, Any]:
-        """The misses as a tree of tensors, for the checkpoint; empty where there are none."""
-        if not self._misses:
+        """The points as a tree of tensors, for the checkpoint; empty where there are none."""
+        if not self._points:
             return {}
-        rows = [[c, n, self._next.get(c, -1)] for c, n in self._misses.items()]
+        rows = [[c, n, self._next.get(c, -1)] for c, n in self._points.items()]
         return {"missed": torch.tensor(rows, dtype=torch.int64)}
 
     def load(self, tree: Mapping[str, Any]) -> None:
@@ -83,5 +88,5 @@ class Patience:
             tree: what `tree` gave.
         """
         rows = tree["missed"].tolist() if "missed" in tree else []
-        self._misses = {c: n for c, n, _ in rows}
+        self._points = {c: n for c, n, _ in rows}
         self._next = {c: t for c, _, t in rows if t >= 0}

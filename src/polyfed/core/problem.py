@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from polyfed.core.errors import BadInput, nearest, shown
+from polyfed.core.metric import SplitMetric
+from polyfed.core.structure import Nested, by_name, leaves, length, names_of, picked
 
-PerExample = Callable[[Tensor, Tensor], Tensor]
-Outputs = Tensor | Mapping[str, Tensor]
+PerExample = Callable[..., Tensor]
+Outputs = Any  # whatever a module returns
+Columns = Mapping[str, Tensor]
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -99,25 +104,54 @@ OF_CLASSES: dict[str, tuple[PerExample, dict[str, Metric]]] = {  # where the los
 
 @dataclass(frozen=True)
 class Objective:
-    """A name, a loss, and the metrics people report for it; each gives one value per example.
+    """A name, a loss, and the metrics people report for it.
 
     Args:
         name: what outputs, targets and figures call it.
         loss: 'cross-entropy', 'binary', 'squared' or 'cross-entropy-of-sigmoid', which bring their metric along; or a
-            function of (output, target) that returns a vector with one entry per example, so that padding can be
-            masked.
-        metrics: by name, each a `polyfed.Metric`, which says whether more is better; those of a named loss if not
-            given.
+            function of what `takes` names that returns a vector with one entry per example, so that padding can be
+            masked, or one number where it is about the batch.
+        metrics: by name, each a `polyfed.Metric`, which says whether more is better, or a `polyfed.SplitMetric`, of all
+            rows together; those of a named loss if not given.
         classes: how many there are, where targets are class numbers and the loss is 'squared': it then compares as
             many outputs with one-hot targets.
+        output: what the loss and the metrics see of the module's output: a key, an attribute or a position; a tuple of
+            them; or a function of the output. If not given, the output of the objective's name, or the only one.
+        per: 'example', or 'batch' for a loss that is one number for the whole batch: a gap between groups, a
+            contrastive loss, a regulariser.
+        takes: the loss's arguments in order: 'output', 'target', 'mask' (1 for rows that count, 0 for padding and for
+            rows without a label), 'parameters' (a dict by name), or the name of one of the federation's columns.
     """
 
     name: str
     loss: str | PerExample
-    metrics: Mapping[str, Metric] | None = None
+    metrics: Mapping[str, Metric | SplitMetric] | None = None
     classes: int | None = None
+    output: str | int | tuple[str | int, ...] | Callable[[Any], Any] | None = None
+    per: Literal["example", "batch"] = "example"
+    takes: Sequence[str] = ("output", "target")
 
     def __post_init__(self) -> None:
+        self._check_names()
+        self._check_calls()
+
+    def _check_calls(self) -> None:
+        """What is said of how the loss is called."""
+        own = f"Objective {shown(self.name)}"
+        if self.per not in ("example", "batch"):
+            raise BadInput(f"{own}: per should be 'example' or 'batch'. Found {shown(self.per)}.")
+        if isinstance(self.takes, str) or not all(isinstance(what, str) for what in self.takes):
+            raise BadInput(f"{own}: takes should be a tuple of names. Found {shown(self.takes)}.")
+        object.__setattr__(self, "takes", tuple(self.takes))
+        if isinstance(self.loss, str) and (self.per, self.takes) != ("example", ("output", "target")):
+            raise BadInput(
+                f"{own}: the loss {self.loss!r} takes ('output', 'target') per example; "
+                f"per and takes are for a function of one's own. Found {shown(self.takes)}, {self.per!r}."
+            )
+        if set(self.takes) == {"parameters"} and self.per == "example":
+            raise BadInput(f"{own}: a loss of the parameters alone is one number: say per='batch'. Found 'example'.")
+
+    def _check_names(self) -> None:
         if not isinstance(self.name, str):
             raise BadInput(f"Objective: name should be a text. Found {shown(self.name)}.")
         own = f"Objective {shown(self.name)}"
@@ -135,7 +169,7 @@ class Objective:
                 f"{shown(self.classes)} beside {shown(self.loss)}."
             )
         for name, metric in (self.metrics or {}).items():
-            if not isinstance(metric, Metric):
+            if not isinstance(metric, Metric | SplitMetric):
                 raise BadInput(
                     f"{own}: say whether more of the metric {name!r} is better: "
                     f"Metric(function, better='higher') or 'lower'. Found {shown(metric)}."
@@ -143,41 +177,92 @@ class Objective:
 
     @cached_property
     def measured(self) -> dict[str, Metric]:
-        """Everything measured for this objective: the loss first, then the metrics."""
+        """What is a mean over examples: the loss first, then the metrics."""
         named = OF_CLASSES if self.classes else LOSSES
         loss, metrics = named[self.loss] if isinstance(self.loss, str) else (self.loss, {})
-        return {"loss": Metric(loss, "lower"), **(metrics if self.metrics is None else self.metrics)}
+        own = metrics if self.metrics is None else self.metrics
+        return {"loss": Metric(loss, "lower"), **{n: m for n, m in own.items() if isinstance(m, Metric)}}
+
+    @cached_property
+    def over_split(self) -> dict[str, SplitMetric]:
+        """What is measured over all rows of a split together; one called 'loss' is reported in place of the mean."""
+        return {name: m for name, m in (self.metrics or {}).items() if isinstance(m, SplitMetric)}
+
+    @property
+    def reported(self) -> dict[str, Metric | SplitMetric]:
+        """All figures of this objective, in their order in tables."""
+        return {**self.measured, **self.over_split}
 
     @cached_property
     def values(self) -> dict[str, PerExample]:
-        """The functions of all that is measured."""
+        """The functions of what is a mean over examples."""
         return {name: metric.function for name, metric in self.measured.items()}
 
 
+NOTHING: Columns = MappingProxyType({})
+
+
 class Batch(NamedTuple):
-    """Some examples; mask is 0 where a row is only padding, None when there is none."""
+    """Some examples; mask is 0 where a row is only padding, None when there is none.
 
-    x: Tensor
-    targets: Mapping[str, Tensor]
+    columns are named beside the targets: groups, weights, times. labelled says, for targets that some rows lack, which
+    rows have one (1 or 0).
+    """
+
+    x: Nested
+    targets: Columns
     mask: Tensor | None = None
+    columns: Columns = NOTHING
+    labelled: Columns = NOTHING
 
-    def mean(self, values: Tensor) -> Tensor:
-        return values.mean() if self.mask is None else (values * self.mask).sum() / self.mask.sum()
+    @property
+    def rows(self) -> int:
+        """How many rows there are, padding included."""
+        return length(self.x)
 
-    def total(self, values: Tensor) -> Tensor:
-        return values.sum() if self.mask is None else (values * self.mask).sum()
+    def counted(self, target: str | None = None) -> Tensor | None:
+        """1 where a row counts for what needs this target (None: no target) and 0 where not; None where all do."""
+        own = None if target is None else self.labelled.get("", self.labelled.get(target))
+        if own is None or self.mask is None:
+            return self.mask if own is None else own
+        return self.mask * own
+
+    def mean(self, values: Tensor, target: str | None = None) -> Tensor:
+        """The mean over the rows that count; 0 where none does."""
+        if not self.labelled:
+            return values.mean() if self.mask is None else (values * self.mask).sum() / self.mask.sum()
+        counted = self.counted(target)
+        if counted is None:
+            return values.mean()
+        return torch.where(counted > 0, values, 0.0).sum() / counted.sum().clamp(min=1)
+
+    def total(self, values: Tensor, target: str | None = None) -> Tensor:
+        """The sum over the rows that count."""
+        if not self.labelled:
+            return values.sum() if self.mask is None else (values * self.mask).sum()
+        counted = self.counted(target)
+        return values.sum() if counted is None else torch.where(counted > 0, values, 0.0).sum()
+
+    def number(self, target: str | None = None) -> Tensor:
+        """How many rows count."""
+        counted = self.counted(target)
+        if counted is not None:
+            return counted.sum()
+        return torch.full((), float(self.rows), device=leaves(self.x)[0].device)
 
 
 class Problem:
     """A `torch.nn.Module` and its objectives, float32 or float64.
 
-    The module returns one tensor per objective (a dict by objective name), or one tensor for all of them; targets
-    likewise. Its parameters in order are the vector x; its float buffers (BatchNorm's statistics) are a second
-    vector that travels beside it. If it has a `heads` attribute, an `nn.ModuleDict` keyed by objective, the
-    parameters under it are those objectives' own; the rest are shared.
+    The module returns one tensor per objective (a dict by objective name), or one tensor for all of them; or anything
+    from which `Objective(output=...)` picks. Its trainable parameters in order are the vector x; the float buffers that
+    training changes (BatchNorm's statistics) are a second vector that travels beside it. If it has a `heads`
+    attribute, an `nn.ModuleDict` keyed by objective, the parameters under it are those objectives' own; the rest are
+    shared.
 
     Args:
-        model: the module.
+        model: the module. It is left as it is: where it is of another type, a copy is trained. A frozen base in half
+            precision keeps its type.
         objectives: what it is judged by.
         dtype: the type it is trained in, torch.float32 or torch.float64.
     """
@@ -189,7 +274,7 @@ class Problem:
             raise BadInput(f"A problem's objectives should be a list of polyfed.Objective. Found {shown(objectives)}.")
         if dtype not in (torch.float32, torch.float64):
             raise BadInput(f"A problem's dtype should be torch.float32 or torch.float64. Found {shown(dtype)}.")
-        self.model = model.to(dtype)
+        self.model = _in_type(model, dtype)
         self.objectives = tuple(objectives)
         self.names = tuple(o.name for o in self.objectives)
         self.dtype = dtype
@@ -198,6 +283,7 @@ class Problem:
             raise BadInput(f"A problem needs at least one objective, each with its own name; found {self.names}.")
         self.params = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.buffers = {name: b for name, b in self.model.named_buffers() if b.is_floating_point()}
+        self.labels = tuple(o.name if "target" in o.takes else None for o in self.objectives)  # whose label a loss needs
         if not self.params:
             raise BadInput("The model has no trainable parameters; there is nothing to learn.")
 
@@ -214,7 +300,22 @@ class Problem:
             "b": sum(b.numel() for b in self.buffers.values()),
             "M": len(self.names),
             "K": sum(len(o.values) for o in self.objectives),
+            "C": sum(metric.size for o in self.objectives for metric in o.over_split.values() if metric.counts),
+            "S": sum(metric.size for o in self.objectives for metric in o.over_split.values() if not metric.counts),
         }
+
+    @cached_property
+    def doubtful(self) -> set[str]:
+        """Float buffers of which nobody knows whether training changes them: all but the statistics of BatchNorm."""
+        known = {f"{name}.{own}".lstrip(".") for name, module in self.model.named_modules()
+                 if isinstance(module, _NormBase) for own, _ in module.named_buffers(recurse=False)}  # fmt: skip
+        return set(self.buffers) - known
+
+    def without_buffers(self, names: Collection[str]) -> None:
+        """These buffers stay as they are, as a trial step has shown, and so need not travel."""
+        self.buffers = {name: b for name, b in self.buffers.items() if name not in names}
+        for cached in ("dims", "doubtful"):
+            self.__dict__.pop(cached, None)
 
     def part(self, name: str, device: torch.device) -> Tensor:
         """The entries of x of one part, kept on each device they were asked for on."""
@@ -252,36 +353,80 @@ class Problem:
             groups.setdefault(part, []).append(where.reshape(-1))
         return {part: torch.cat(pieces) for part, pieces in groups.items()}
 
-    def losses(self, outputs: Outputs, batch: Batch, holds: Sequence[bool]) -> list[Tensor]:
-        """Mean loss of every objective on a batch; 0 for those the client does not hold."""
+    def losses(self, outputs: Outputs, batch: Batch, holds: Sequence[bool], params: Columns = NOTHING) -> list[Tensor]:
+        """Mean loss of every objective on a batch; 0 for those the client does not hold.
+
+        params: the model's parameters by name, for losses that take them.
+        """
         return [
-            batch.mean(self.value(k, "loss", outputs, batch)).to(self.dtype)
+            batch.mean(self.value(k, "loss", outputs, batch, params), self.labels[k]).to(self.dtype)
             if held
-            else torch.zeros((), dtype=self.dtype, device=batch.x.device)
+            else torch.zeros((), dtype=self.dtype, device=leaves(batch.x)[0].device)
             for k, held in enumerate(holds)
         ]
 
-    def value(self, k: int, name: str, outputs: Outputs, batch: Batch) -> Tensor:
-        """A loss or metric of objective k for each example of a batch."""
+    def value(self, k: int, name: str, outputs: Outputs, batch: Batch, params: Columns = NOTHING) -> Tensor:
+        """A loss or metric of objective k for each example of a batch; a loss about the batch is each one's."""
         objective = self.objectives[k]
-        output = outputs if isinstance(outputs, Tensor) else self._its(outputs, "output", k)
-        target = batch.targets[""] if "" in batch.targets else self._its(batch.targets, "target", k)
-        value = objective.values[name](output, target)
-        if value.shape != (len(batch.x),):
+        takes = objective.takes if name == "loss" else ("output", "target")
+        value = objective.values[name](*(self._argument(k, what, outputs, batch, params) for what in takes))
+        if name == "loss" and objective.per == "batch":
+            if value.shape != ():
+                raise BadInput(
+                    f"Objective {objective.name!r}: a loss per batch should be one number. Found shape "
+                    f"{tuple(value.shape)}."
+                )
+            return value.expand(batch.rows)
+        if value.shape != (batch.rows,):
             raise BadInput(
-                f"Objective {objective.name!r}: the {name} should be one value per example, shape ({len(batch.x)},). "
+                f"Objective {objective.name!r}: the {name} should be one value per example, shape ({batch.rows},). "
                 f"Found shape {tuple(value.shape)}; with torch's losses say reduction='none'."
             )
         return value
 
-    def _its(self, tensors: Mapping[str, Tensor], what: str, k: int) -> Tensor:
-        if not isinstance(tensors, Mapping) or self.names[k] not in tensors:
-            found = sorted(tensors) if isinstance(tensors, Mapping) else type(tensors).__name__
+    def counts(self, batch: Batch) -> Tensor:
+        """How many rows of a batch count for each objective (M,)."""
+        return torch.stack([batch.number(label).to(self.dtype) for label in self.labels])
+
+    def output(self, k: int, outputs: Outputs) -> Any:
+        """What objective k sees of the module's output."""
+        which = self.objectives[k].output
+        if which is not None:
+            return picked(outputs, which, self.names[k])
+        found = by_name(outputs, self.names[k], k, self.names)
+        if found is None:
             raise BadInput(
-                f"Objective {self.names[k]!r} has no {what}: one tensor, or a dict with one for each of "
-                f"{', '.join(self.names)}, is needed. Found {found}."
+                f"Objective {self.names[k]!r} has no output: one tensor, or one for each of {', '.join(self.names)}, "
+                f"is needed, or Objective(..., output='logits'), which picks one. Found {names_of(outputs)}."
             )
-        return tensors[self.names[k]]
+        return found
+
+    def target(self, k: int, targets: Columns) -> Tensor:
+        """The targets of objective k."""
+        found = targets.get("", targets.get(self.names[k]))
+        if found is None:
+            raise BadInput(
+                f"Objective {self.names[k]!r} has no target: one tensor, or a dict with one for each of "
+                f"{', '.join(self.names)}, is needed. Found {sorted(targets)}."
+            )
+        return found
+
+    def _argument(self, k: int, what: str, outputs: Outputs, batch: Batch, params: Columns) -> Any:
+        if what == "output":
+            return self.output(k, outputs)
+        if what == "target":
+            return self.target(k, batch.targets)
+        if what == "mask":
+            counted, device = batch.counted(self.labels[k]), leaves(batch.x)[0].device
+            return torch.ones(batch.rows, dtype=self.dtype, device=device) if counted is None else counted
+        if what == "parameters":
+            return params
+        if what not in batch.columns:
+            raise BadInput(
+                f"Objective {self.names[k]!r} takes {what!r}, which is no column of the data: give "
+                f"Federation(columns={{{what!r}: ...}}).{nearest(what, [*batch.columns, *ARGUMENTS])}"
+            )
+        return batch.columns[what]
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state with these parameters and buffers, as `load_state_dict` wants it."""
@@ -292,6 +437,25 @@ class Problem:
                 if name in views:
                     own.copy_(views[name])
         return {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+
+
+ARGUMENTS = ("output", "target", "mask", "parameters")
+
+
+def _in_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module in a type, but a frozen base in half precision stays as it is; a copy, where anything changes."""
+    half = {torch.float16, torch.bfloat16}
+    keep = {n for n, p in model.named_parameters() if not p.requires_grad and p.dtype in half}
+    named = [*model.named_parameters(), *model.named_buffers()]
+    wrong = {n for n, t in named if t.is_floating_point() and t.dtype != dtype and n not in keep}
+    wrong -= {n for n, b in model.named_buffers() if keep and b.dtype in half}
+    if not wrong:
+        return model
+    made = copy.deepcopy(model)
+    for name, tensor in (*made.named_parameters(), *made.named_buffers()):
+        if name in wrong:
+            tensor.data = tensor.data.to(dtype)
+    return made
 
 
 def _flatten(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

@@ -26,8 +26,8 @@ class Field:
     """One array of a reply.
 
     Args:
-        axes: its axes as letters or numbers, 'M d': d parameters, b buffers, M objectives, K measured values, or an
-            integer option of the request.
+        axes: its axes as letters or numbers, 'M d': d parameters, b buffers, M objectives, K measured values, C counts and S
+            moments of metrics over a whole split, or an integer option of the request.
         dtype: its type by name, 'float64'; empty for the problem's own.
         role: what it means.
         by: the weight it is averaged by, the name of an array with the role 'weight'; empty for arrays that simply
@@ -37,6 +37,7 @@ class Field:
             many: their length grows with a gradient's to this power.
         whole: of a weight: whether it is a number of rows.
         below: of whole numbers: all are from 0 to below this; 0 for any.
+        upto: of counts: the array with the number of rows; all are whole numbers from 0 to it.
         alike: of an update or a gradient: whether the guard compares its length with other clients'; not where each
             client's model is its own.
         per: of an update: the array in whose units it counts, so that the guard compares lengths divided by it.
@@ -50,6 +51,7 @@ class Field:
     power: int = 1
     whole: bool = False
     below: int = 0
+    upto: str = ""
     alike: bool = True
     per: str = ""
 

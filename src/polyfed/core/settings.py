@@ -72,6 +72,23 @@ def accepts(factory: Callable[..., Any], given: typing.Collection[str] = ()) -> 
     return set(inspect.signature(factory).parameters) - set(given)
 
 
+def knows(factory: Callable[..., Any], key: str, given: typing.Collection[str] = ()) -> bool:
+    """Whether a factory has a setting of this name, or takes any."""
+    return key in accepts(factory, given) or any(
+        p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()
+    )
+
+
+def takes(factory: Callable[..., Any], key: str, value: Any, given: typing.Collection[str] = ()) -> bool:
+    """Whether a factory's setting may have this value, as far as that can be said without the others."""
+    try:
+        check(lambda: _model(factory, given)(**{key: value}), {key: value}, "", (), _hints(factory))
+    except BadInput as error:
+        cause = error.__cause__
+        return isinstance(cause, ValidationError) and not any(e["loc"][:1] == (key,) for e in cause.errors())
+    return True
+
+
 def build(factory: Callable[..., Any], table: Settings, path: str, **given: Any) -> tuple[Any, Settings]:
     """Call a factory with a validated table; returns what it made and the table with all defaults filled in.
 

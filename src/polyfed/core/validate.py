@@ -55,6 +55,7 @@ class Expected:
         self._most = cache(most)
         self._columns: dict[str, slice] = {}
         self._places = [name for name in schema if fields[name].below]
+        self._tallies = [name for name in schema if fields[name].upto]
         at = 0
         for name, (shape, dtype) in schema.items():
             if dtype.is_floating_point and 0 not in shape:
@@ -93,6 +94,7 @@ class Expected:
         bounds, units = self._bounded(stack, most), self._units(most)
         table = self._table(stack)
         bad = self._wrong_places(stack) if self._places else {}
+        bad |= self._wrong_tallies(stack) if self._tallies else {}
         if not ((table >= 0) & (table <= bounds)).all():  # NaN is neither
             bad |= {**self._wrong_values(stack), **self._wrong_weights(stack, table, bounds)}
         lengths = self._lengths(table, units)
@@ -194,6 +196,16 @@ class Expected:
             rows, below = stack[name].reshape(len(stack.clients), -1), self.fields[name].below
             wrong = ((rows < 0) | (rows >= below)).any(1).tolist()
             bad |= {c: f"{name!r} should hold numbers from 0 to below {below}"
+                    for c, w in zip(stack.clients, wrong, strict=True) if w}  # fmt: skip
+        return bad
+
+    def _wrong_tallies(self, stack: Stack) -> dict[int, str]:
+        """Who counts fewer than no rows, or more than it says there are."""
+        bad: dict[int, str] = {}
+        for name in self._tallies:
+            rows, n = stack[name].reshape(len(stack.clients), -1), stack[self.fields[name].upto].unsqueeze(1)
+            wrong = ((rows < 0) | (rows > n)).any(1).tolist()
+            bad |= {c: f"{name!r} should hold whole numbers from 0 to its number of rows"
                     for c, w in zip(stack.clients, wrong, strict=True) if w}  # fmt: skip
         return bad
 

@@ -10,14 +10,15 @@ import torch
 from pydantic import Field
 
 from polyfed.core.errors import BadInput, nearest, shown
-from polyfed.core.federation import Federation, Index, Rows
+from polyfed.core.federation import Federation, Rows
 from polyfed.core.keys import generator
 from polyfed.core.room import check_room
 from polyfed.core.settings import Settings, Table, accepts, build, check
+from polyfed.core.split import Rng, split
+from polyfed.core.structure import length
 from polyfed.data import Dataset, datasets, partitions, sample
 from polyfed.data.augment import Rotation
 from polyfed.data.holds import Holds, draw_holds
-from polyfed.data.partition import Rng, cut, places
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -83,44 +84,17 @@ def federate(
         raise BadInput(f"Each client should have a row; {empty} of {len(rows)} have none: use fewer clients.")
     train, for_valid, for_test = split(rows, valid, test, generator(seed, "split"))
     return Federation(
-        x=torch.from_numpy(dataset.x),
+        x=dataset.x,
         targets={name: torch.from_numpy(np.asarray(t)) for name, t in dataset.targets.items()},
         train=train if skew == 1 else skewed(train, skew, skew_share, generator(seed, "skew")),
         valid=for_valid if valid else None,
         test=for_test if test else None,
-        server=None if dataset.train is None else np.arange(dataset.train, len(dataset.x)),
+        server=None if dataset.train is None else np.arange(dataset.train, length(dataset.x)),
         holds=draw_holds(holds, len(rows), [o.name for o in dataset.objectives], generator(seed, "holds")),
         prepare=dataset.prepare,
         augment=_rotation(dataset, rotate) if rotate else None,
         minimiser=dataset.minimiser,
     )
-
-
-def split(rows: Rows, valid: float, test: float, rng: Rng) -> tuple[Rows, Rows, Rows]:
-    """Each client's train, validation and test rows; of n rows floor(n (1 - valid - test)), at least one, to train."""
-    if valid + test >= 1:
-        raise BadInput(f"data.valid and data.test should leave rows to train on. Found {valid} and {test}.")
-    if valid + test > 0:
-        rows = shuffled(rows, rng)
-    n_train = np.maximum(np.floor(rows.length * (1 - valid - test) + 1e-6).astype(np.int64), 1)
-    n_test = np.round((rows.length - n_train) * test / ((valid + test) or 1)).astype(np.int64)
-    n_valid = rows.length - n_train - n_test
-    starts = rows.start, rows.start + n_train, rows.start + n_train + n_valid
-    lengths: tuple[Index, Index, Index] = n_train, n_valid, n_test
-    train, for_valid, for_test = (Rows(rows.order, s, n) for s, n in zip(starts, lengths, strict=True))
-    return train, for_valid, for_test
-
-
-def shuffled(rows: Rows, rng: Rng) -> Rows:
-    """The same clients, each one's rows in random order.
-
-    Stretches that share places are left as they are: clients that share an order by reference have a random one.
-    """
-    first = np.argsort(rows.start, kind="stable")
-    if (np.diff(rows.start[first]) < rows.length[first][:-1]).any():
-        return rows
-    owner, chance = np.repeat(np.arange(len(rows)), rows.length), rng.permutation(rows.length.sum())
-    return cut(rows.order[places(rows)][chance[np.argsort(owner[chance], kind="stable")]], rows.length)
 
 
 def skewed(train: Rows, ratio: float, share: float, rng: Rng) -> Rows:

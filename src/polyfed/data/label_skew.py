@@ -10,8 +10,9 @@ from pydantic import Field
 
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import Index, Rows
+from polyfed.core.split import Rng, cut, group, places
 from polyfed.data import Dataset, partitions
-from polyfed.data.partition import Rng, Sigma, Sizes, Whole, codes, cut, deal, dealt, group, places, shares, weights
+from polyfed.data.partition import Sigma, Sizes, Whole, codes, deal, dealt, shares, weights
 
 Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -16,9 +16,9 @@ from pydantic import Field
 
 from polyfed.core.errors import BadInput, nearest
 from polyfed.core.federation import Index, Rows
+from polyfed.core.split import Rng, cut
 from polyfed.data import Dataset, partitions
 
-Rng = np.random.Generator
 Whole = Annotated[int, Field(ge=1)]
 Sizes = Literal["equal", "lognormal"]
 Sigma = Annotated[float, Field(gt=0, le=10)]  # at 10 one client has nearly everything
@@ -128,22 +128,6 @@ def shares(total: int, weight: NDArray[np.float64]) -> Index:
 def deal(order: Index, clients: int) -> Rows:
     """An order of rows cut into shares whose sizes differ by at most one."""
     return cut(order, shares(len(order), np.ones(clients)))
-
-
-def cut(order: Index, length: Index) -> Rows:
-    """An order of rows cut into consecutive stretches."""
-    return Rows(order, np.cumsum(length) - length, length)
-
-
-def group(rows: Index, owner: Index, clients: int) -> Rows:
-    """Row rows[j] goes to client owner[j]."""
-    return cut(rows[np.argsort(owner, kind="stable")], np.bincount(owner, minlength=clients))
-
-
-def places(rows: Rows) -> Index:
-    """Where in the order each client's rows stand, client after client."""
-    offset = rows.start - (np.cumsum(rows.length) - rows.length)
-    return (np.repeat(offset, rows.length) + np.arange(rows.length.sum())) % len(rows.order)
 
 
 def codes(values: NDArray[Any], rows: int) -> Index:

@@ -2,7 +2,7 @@
 
 The 11 properties are those of the multi-task literature (Lin and Zhang 2023): all but the gap and the rotational
 constants, with the energies counted from the free atoms. The features are ours: how many of each atom there are, and
-how often each character and each pair of neighbouring characters stands in its SMILES string.
+how often each character and each pair of neighbouring characters stands in its SMILES string; or its graph of bonds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from polyfed.core.errors import BadInput
 from polyfed.core.keys import generator
 from polyfed.core.problem import Objective
 from polyfed.data import Dataset
+from polyfed.data.molecules import graphs as graphs_of
+from polyfed.data.molecules import rdkit_version
 from polyfed.data.store import File, Source, arrays, cached, reading, stored
 from polyfed.data.tables import standard
 
@@ -64,11 +66,15 @@ Table = tuple[Floats, Floats, bytes]  # the properties, atom counts H C N O F, a
 
 
 @stored("qm9", QM9)
-def qm9(*, seed: int, examples: Annotated[int, Field(ge=1)] = 40_000) -> Dataset:
-    """Small molecules, features counted from their SMILES; eleven properties as objectives, standardised.
+def qm9(*, seed: int, examples: Annotated[int, Field(ge=1)] = 40_000, graphs: bool = False) -> Dataset:
+    """Small molecules, features counted from their SMILES or as graphs; eleven properties as objectives, standardised.
+
+    A graph has at most 9 heavy atoms, as a dict of three arrays: atoms with 11 features each, bonds as a matrix of
+    their kinds, and a mask of which atoms there are. It needs RDKit, an extra; the model "qm9-gnn" takes it.
 
     Args:
         examples: molecules drawn at random for the clients (FedCMOO: 40,000); 20,000 others are the server's test data.
+        graphs: molecules as graphs of their bonds in place of counted features.
     """
     (path,) = QM9.paths()
     made = cached(partial(_build, path), "qm9", [path], version=1)
@@ -80,11 +86,22 @@ def qm9(*, seed: int, examples: Annotated[int, Field(ge=1)] = 40_000) -> Dataset
     y = standard(made["y"][rows], examples)
     targets = {name: np.ascontiguousarray(y[:, j]) for j, name in enumerate(PROPERTIES)}
     objectives = tuple(Objective(name, "squared") for name in PROPERTIES)
-    return Dataset(standard(made["x"][rows], examples), targets, objectives, examples)
+    x: Any = _graphs(path, rows) if graphs else standard(made["x"][rows], examples)
+    return Dataset(x, targets, objectives, examples)
+
+
+def _graphs(path: Path, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    made = cached(partial(_build_graphs, path), "qm9-graphs", [path], version=1, rdkit=rdkit_version())
+    return {name: np.ascontiguousarray(values[rows]) for name, values in made.items()}
+
+
+def _build_graphs(path: Path, folder: Path) -> None:
+    for name, values in graphs_of(_table(path)[2].decode("ascii").split("\n")).items():
+        np.save(folder / f"{name}.npy", values)
 
 
 def _build(path: Path, folder: Path) -> None:
-    y, atoms, smiles = _npz(path) if path.suffix == ".npz" else _wheel(path)
+    y, atoms, smiles = _table(path)
     for j, name in enumerate(PROPERTIES):
         if name in ATOMS:
             y[:, j] -= atoms @ ATOMS[name]
@@ -107,6 +124,10 @@ def _counts(smiles: bytes) -> NDArray[np.int64]:
 def _histogram(line: NDArray[np.int64], code: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     n = int(line.max()) + 1
     return np.bincount(line * size + code, minlength=n * size).reshape(n, size)
+
+
+def _table(path: Path) -> Table:
+    return _npz(path) if path.suffix == ".npz" else _wheel(path)
 
 
 def _npz(path: Path) -> Table:

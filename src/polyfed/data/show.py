@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index, Rows
 from polyfed.core.settings import Settings
+from polyfed.core.split import places
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.data.label_skew import discrete, labels_of
-from polyfed.data.partition import places
 
 _LOOK_AT = 1000  # of more clients than that, labels are counted for so many, evenly spaced
 

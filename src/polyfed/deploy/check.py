@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import queue
 import socket
 import ssl
+import threading
 import tomllib
 from collections.abc import Callable, Container, Iterator
 from functools import partial
@@ -52,7 +54,7 @@ def check(folder: Path, address: str | None = None, ca: Path | None = None) -> I
     yield _no_plain_text(place)
     if not certified.good:
         return
-    if wants := _asked(place, "/") == UNCERTIFIED:
+    if wants := _wants_certificates(place):
         yield Finding(True, "client certificates: asked for; what follows is tried without one")
     refused = (*REFUSED, UNCERTIFIED) if wants else REFUSED
     yield from _strangers(place, refused)
@@ -114,20 +116,42 @@ def _no_plain_text(place: Place) -> Finding:
 def _asked(
     place: Place, path: str, body: bytes = b"", headers: dict[str, str] | None = None, *, tls: bool = True
 ) -> int:
-    """The status of an answer."""
+    """The status of an answer, which has to be there in time: a socket's own timeout is one for each of its bytes."""
     line = _line(place, _context(place) if tls else None)
     kind = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+    ended: queue.SimpleQueue[int | OSError | http.client.HTTPException] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            line.request("POST" if path.startswith("/v1/") else "GET", path, body, {**kind, **(headers or {})})
+            ended.put(line.getresponse().status)
+        except (OSError, http.client.HTTPException) as error:
+            ended.put(error)
+        finally:
+            line.close()
+
+    threading.Thread(target=ask, daemon=True).start()
     try:
-        method = "POST" if path.startswith("/v1/") else "GET"
-        line.request(method, path, body, {**kind, **(headers or {})})
-        return line.getresponse().status
-    finally:
-        line.close()
+        found = ended.get(timeout=SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"no answer within {SECONDS:g} s") from None
+    if isinstance(found, int):
+        return found
+    raise found
+
+
+def _wants_certificates(place: Place) -> bool:
+    try:
+        return _asked(place, "/") == UNCERTIFIED
+    except (OSError, http.client.HTTPException):
+        return False  # whatever it is, what is tried next says so
 
 
 def _refused(what: str, asked: Callable[[], int], refused: Container[int]) -> Finding:
     try:
         status = asked()
+    except TimeoutError:  # somebody listens, and may be at work
+        return Finding(False, f"not known: {what} (no answer within {SECONDS:g} s)")
     except (OSError, http.client.HTTPException) as error:
         return Finding(True, f"closed: {what} ({cut(str(error) or type(error).__name__)})")
     good = status in refused

@@ -15,8 +15,8 @@ from polyfed.core.code import trusted
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import SPLITS, Federation, Rows
 from polyfed.core.keys import generator
+from polyfed.core.split import split
 from polyfed.data import datasets
-from polyfed.data.build import split
 
 Shares = Mapping[str, Any]  # the experiment's [data]: its name; of its rows a client keeps aside 'valid' and 'test'
 Parts = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]  # by split: x, and the targets by objective

@@ -7,7 +7,7 @@ own, with a deadline. Who fails, is late or has left is missing from the round, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -64,21 +64,23 @@ class OverGrid(Engine):
         min_replies: int = 1,
         wait: float = 60.0,
     ) -> None:
+        from polyfed.deploy.gathering import gathered
         from polyfed.deploy.identity import Names
         from polyfed.deploy.nodes import Nodes
+        from polyfed.run.plan import pool_size
 
         super().__init__(parts, layers)
         self.timeout, self.min_replies = timeout, min_replies
         self.up = self.down = 0  # bytes of ours that really went
         self.names = names or Names()
-        self.reached: dict[str, Reached] = {}
-        for place, (name, part) in enumerate(parts.items()):
-            kept = None if rosters is None else rosters[place]
-            nodes = Nodes(grid, len(part.problem.names), timeout, place, self.names)
-            roster = gathered(nodes, len(part.federation), wait, kept, self.names.taken)
-            self.names.close([client.name for client in roster.clients])
-            self.reached[name] = Reached(nodes, roster, place, Patience())
-            self.population[name] = Population(part.problem.names, roster.examples, roster.holds, part.problem.dtype)
+        nodes = {
+            name: Nodes(grid, len(part.problem.names), timeout, place, self.names)
+            for place, (name, part) in enumerate(parts.items())
+        }
+        of = gathered(nodes, pool_size(parts), wait, self.names, rosters)
+        self.reached = {m: Reached(nodes[m], of[m], place, Patience()) for place, m in enumerate(parts)}
+        for m, part in parts.items():
+            self.population[m] = Population(part.problem.names, of[m].examples, of[m].holds, part.problem.dtype)
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         came: dict[int, Reply] = {}
@@ -118,24 +120,6 @@ class Reached:
     roster: Roster
     place: int
     patience: Patience
-
-
-def gathered(nodes: Nodes, clients: int, wait: float, kept: Path | None, names: Iterable[str] | None = None) -> Roster:
-    """Who takes part: gathered once, then kept beside the run, so that everybody keeps their number.
-
-    names: the clients of the parts before this one, whose clients they are, too.
-    """
-    from polyfed.deploy.roster import Roster
-
-    if kept is not None and kept.is_file():
-        saved = Roster.load(kept)
-        nodes.names.taken = {client.name for client in saved.clients}
-        nodes.gather(len(saved.clients), wait, [client.name for client in saved.clients])
-        return saved
-    roster = nodes.gather(clients, wait, names, all_of=True)
-    if kept is not None:
-        roster.save(kept)
-    return roster
 
 
 class _Exchange:

@@ -1,7 +1,8 @@
 """Whose name is whose: a client's name belongs to one SuperNode's key, and a key to one name.
 
 The operator decides, by registering a key with `--name` or by a roster file; otherwise whoever says a name first has
-it. What was decided is kept with the run, so that a server that starts again decides no differently.
+it, until somebody comes whom the operator registered under that name. What was decided is kept with the run, so that a
+server that starts again decides no differently.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class Names:
         self.kept, self.roster, self.bind = kept, roster, bind
         self.taken: set[str] | None = None  # the names of the run's clients, once they are all known
         self.key = _load(kept)
+        self._registered: dict[str, str] = {}  # the names that the operator gave, and the keys of theirs that were seen
         self._lock = threading.Lock()
 
     def claim(self, name: str, who: Who, examples: int = 0) -> str:
@@ -141,9 +143,22 @@ class Names:
         """
         with self._lock:
             why = self._refusal(name, who, examples)
-            if not why:
+            if not why and self.key.get(name) != who.key:
                 self.key[name] = who.key
+                if self.taken is not None:
+                    self._save()
             return why
+
+    def see(self, nodes: Iterable[Who]) -> None:
+        """Take note of who is connected: a name that the operator gave to one of them is nobody else's to say.
+
+        Args:
+            nodes: as the SuperLink knows them.
+        """
+        with self._lock:
+            for who in nodes:
+                if who.registered:
+                    self._registered.setdefault(who.registered, who.key)
 
     def _refusal(self, name: str, who: Who, examples: int) -> str:
         if who.registered and who.registered != name:
@@ -152,9 +167,12 @@ class Names:
             return self._by_roster(name, who, examples)
         if self.taken is not None and name not in self.taken:
             return "no client of this run has that name"
+        given = self._registered.get(name, who.key)
+        if given != who.key:
+            return f"that name was registered for {_holder(given)}"
         holder = self.key.get(name, who.key)
-        if holder != who.key and self.bind:
-            return f"that name belongs to {holder if holder.startswith('node ') else f'the key {holder}'}"
+        if holder != who.key and self.bind and not who.registered:
+            return f"that name belongs to {_holder(holder)}"
         other = next((n for n, key in self.key.items() if key == who.key and n != name), None)
         return f"its key has the name {shown(other)}" if other is not None else ""
 
@@ -168,19 +186,31 @@ class Names:
             return f"it says it has {examples} examples; the roster allows {entry.examples}"
         return ""
 
+    def has(self, name: str, who: Who) -> bool:
+        """Whether a name is a node's own, and nobody has come whom the operator gave it to."""
+        return self.key.get(name) == who.key == self._registered.get(name, who.key)
+
     def may_be(self, name: str, who: Who) -> bool:
         """Whether a node that has not said its name may turn out to have this one."""
         if who.registered or self.roster is not None:
             return not self._refusal(name, who, 0)
-        return self.key.get(name, who.key) == who.key or not self.bind
+        given = self._registered.get(name, who.key)
+        return given == who.key and (self.key.get(name, who.key) == who.key or not self.bind)
 
     def close(self, names: Iterable[str]) -> None:
         """These are the run's clients: nobody else takes part, and what is bound is kept."""
         with self._lock:
             self.taken = set(names)
             self.key = {name: key for name, key in self.key.items() if name in self.taken}
-            if self.kept is not None:
-                write(self.kept, json.dumps(self.key, indent=1).encode() + b"\n")
+            self._save()
+
+    def _save(self) -> None:
+        if self.kept is not None:
+            write(self.kept, json.dumps(self.key, indent=1).encode() + b"\n")
+
+
+def _holder(key: str) -> str:
+    return key if key.startswith("node ") else f"the key {key}"
 
 
 def _load(path: Path | None) -> dict[str, str]:

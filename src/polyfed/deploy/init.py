@@ -116,24 +116,24 @@ flower-superlink --isolation subprocess --disable-runtime-dependency-installatio
 nginx -p "$PWD/proxy" -c nginx.conf
 ```
 
-At each client, once: make a key, and send `clinic-a.pub` to the server's operator, who sends back
-`proxy/ca.crt`{node_files}.
+{node_files}. At each client, once:
+{node_request}.
 
 ```
 ssh-keygen -q -t ecdsa -b 384 -N "" -f clinic-a
-```
+{node_make}```
 
 The operator registers each key under the client's name. No other key can have that name, and who is not registered
 is refused:
 
 ```
 flwr supernode register clinic-a.pub federation --name clinic-a
-```
+{node_sign}```
 
 Each client:
 
 ```
-{node_proxy}flower-supernode --superlink {reached} --root-certificates ca.crt --auth-supernode-private-key clinic-a \\
+{node_proxy}flower-supernode --superlink {reached} --root-certificates {root} --auth-supernode-private-key clinic-a \\
     --node-config 'name="clinic-a" data="/data/rows.npz"'
 ```
 
@@ -193,6 +193,8 @@ runs/
 roster.toml
 *.db
 *.pub
+*.csr
+*.pem
 *.npz
 """
 
@@ -260,11 +262,18 @@ def _write_around(folder: Path, shape: Shape, address: Address, client_certifica
     """What the operator needs: the README, Flower's connections, the proxy."""
     if client_certificates:
         more = {
-            "node_files": ",\n`proxy/node.conf`, `proxy/node.pem` and `proxy/node.key`",
-            "node_proxy": 'nginx -p "$PWD" -c node.conf\n', "reached": f"127.0.0.1:{NEAR}",
+            "node_files": "Send each client `proxy/ca.crt`, `proxy/node.conf` and `proxy/node.sh`",
+            "node_request": "make a key and the request for a certificate, and send `clinic-a.pub` and `clinic-a.csr` "
+            "to the\noperator, who sends `clinic-a.pem` back: keep it as `node.pem`. Private keys stay where they are",
+            "node_make": "sh node.sh clinic-a\n", "node_sign": "sh proxy/certificates.sh clinic-a.csr\n",
+            "node_proxy": 'nginx -p "$PWD" -c node.conf\n', "reached": f"127.0.0.1:{NEAR}", "root": "near.pem",
         }  # fmt: skip
     else:
-        more = {"node_files": "", "node_proxy": "", "reached": str(address)}
+        more = {
+            "node_files": "Send each client `proxy/ca.crt`",
+            "node_request": "make a key, and send `clinic-a.pub` to the operator",
+            "node_make": "", "node_sign": "", "node_proxy": "", "reached": str(address), "root": "ca.crt",
+        }  # fmt: skip
     text = README.format(
         name=_name(folder), package=PACKAGE, clients=shape.clients, nodes=_commands(shape),
         trial_row="" if shape.own_data else TRIAL_ROW, address=address, host=address.host, superlink=SUPERLINK, **more,

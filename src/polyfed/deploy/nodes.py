@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from polyfed.core.errors import PolyfedError, RunStopped, cut, shown
+from polyfed.core.errors import PolyfedError, cut, shown
 from polyfed.core.messages import BadMessage, Reply
 from polyfed.deploy.app import ASKED_WHO, KIND, To
 from polyfed.deploy.identity import Names, Who
 from polyfed.deploy.payload import SLACK, BadPayload, from_array
 from polyfed.deploy.pulls import Pulls
-from polyfed.deploy.roster import Description, Roster
+from polyfed.deploy.roster import Description
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Message
@@ -73,36 +73,10 @@ class Nodes:
         self._looked = 0.0
         self._lock = threading.RLock()
 
-    def gather(self, clients: int, wait: float, names: Iterable[str] | None = None, *, all_of: bool = False) -> Roster:
-        """Wait until so many clients, or those of these names, have said who they are.
-
-        Args:
-            clients: how many there should be.
-            wait: seconds to wait for them.
-            names: those of a run that goes on, which does so with those who are there.
-            all_of: whether all of these names are needed, as in a run that begins.
-        """
-        wanted = None if names is None else set(names)
-        begun = time.monotonic()
-        while not (self.found.keys() >= wanted if wanted is not None else len(self.found) >= clients):
-            if time.monotonic() > begun + wait:
-                if wanted is not None and self.found and not all_of:
-                    break
-                raise RunStopped(self._too_few(clients, wait))
-            self.look()
-            self.pull(())
-            pause(begun)
-        first = list(self.found)[:clients] if wanted is None else [name for name in self.found if name in wanted]
-        return Roster.gathered({name: self.found[name] for name in first})
-
-    def _too_few(self, clients: int, wait: float) -> str:
-        why = "".join(f" A node was refused: {text}." for text in list(self.refused.values())[:1])
-        return f"{len(self.found)} of {clients} clients were there after {wait:g} s; start the others.{why}"
-
     def node(self, name: str) -> int | None:
-        """The node of a client, if it is connected."""
+        """The node of a client, if it is connected and the name is still its own."""
         node = self.at.get(name)
-        return node if node in self.online else None
+        return node if node in self.online and self.names.has(name, self.online[node]) else None
 
     def may_come(self, name: str) -> bool:
         """Whether somebody who has just been asked who it is may turn out to be this client."""
@@ -117,6 +91,7 @@ class Nodes:
             if now - self._looked < WATCH:
                 return
             self._looked, self.online = now, {info.node_id: Who.of(info) for info in self.grid.get_nodes()}
+            self.names.see(self.online.values())
             self._forget(now)
             room = max(UNANSWERED - sum(now < q.asked + GRACE for q in self._asked.values()), 0)
             ours = set(self.names.key.values())  # who has a name goes before strangers
@@ -151,6 +126,10 @@ class Nodes:
         if self.refused.get(node) != why and len(self._reports) < REPORTS:
             self._reports[node] = f"{who} was refused: {why}"
         self.refused[node] = why
+
+    def tell(self, node: int, what: str) -> None:
+        """Say something of a node with the next reports."""
+        self._reports[node] = what
 
     def reports(self) -> list[str]:
         """Who has been refused since this was last asked, and is still."""
@@ -194,8 +173,8 @@ class Nodes:
             return
         for table in (self.refused, self._tries, self._reports):
             table.pop(node, None)
-        before = self.node(client.name)
-        if before not in (None, node):  # bind = false, or a key that was registered anew
+        before = self.at.get(client.name, node)
+        if before != node and before in self.online:  # bind = false, or the operator's word against who came first
             self._reports[node] = f"{self.online[node]} has the name {shown(client.name)} now, which node {before} had"
         self.found[client.name], self.at[client.name] = client, node
 
@@ -204,7 +183,7 @@ def read(message: Message | Exception, limit: int) -> tuple[Reply, int]:
     """A client's reply and its length in bytes; whatever is wrong with it becomes the reply's error."""
     if isinstance(message, Exception):
         why = cut(f"{type(message).__name__}: {message}", REASON)
-        return Reply(error=f"its reply was rejected: Flower cannot unpack it ({why})"), 0
+        return Reply(error=f"its reply was rejected: Flower cannot hand it over ({why})"), 0
     try:
         if message.has_error():
             return Reply(error=f"Flower's error {message.error.code}: {cut(str(message.error.reason), 1000)}"), 0

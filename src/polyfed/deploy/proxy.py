@@ -49,9 +49,9 @@ http {{
         ssl_certificate_key server.key;
         ssl_protocols TLSv1.2 TLSv1.3;
 {client}
-        location ~ ^/v1/fleet/({routes})$ {{
+        location ~ ^/v1/fleet/(?<route>{routes})$ {{
             limit_except POST {{ deny all; }}
-            proxy_pass https://127.0.0.1:{superlink};
+            proxy_pass https://127.0.0.1:{superlink}/v1/fleet/$route; # what was matched, not what was sent
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_read_timeout 120s;
@@ -74,7 +74,8 @@ WITH = """\
 
 NODE = """\
 # At a client, where the server wants client certificates: Flower's SuperNode cannot show one, so this does.
-# Beside this file: ca.crt, node.pem and node.key (certificates.sh). Start: nginx -p "$PWD" -c node.conf
+# Beside this file: ca.crt, and what node.sh made; node.pem is what the operator made of the request.
+# Start: nginx -p "$PWD" -c node.conf
 pid node.pid;
 error_log error.log warn;
 events {{ }}
@@ -88,10 +89,10 @@ http {{
     client_max_body_size 64m;
     server {{
         listen 127.0.0.1:{near} ssl;
-        ssl_certificate node.pem;
-        ssl_certificate_key node.key;
+        ssl_certificate near.pem;
+        ssl_certificate_key near.key;
         location /v1/fleet/ {{
-            proxy_pass https://{address};
+            proxy_pass https://{address}/v1/fleet/;
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_read_timeout 120s;
@@ -107,24 +108,55 @@ http {{
 
 CERTIFICATES = """\
 #!/bin/sh
-# Makes, in this folder: a CA (ca.crt, ca.key), the server's certificate (server.pem, server.key) and one for nodes
-# (node.pem, node.key), which only client certificates need. ca.key and server.key stay here; clients get ca.crt.
-# A CA that is there already is kept.
-set -eu
+# Makes, in this folder: a CA (ca.crt, ca.key) and the server's certificate (server.pem, server.key). ca.key and
+# server.key stay here; clients get ca.crt. A CA that is there already is kept.
+{usage}set -eu
+from="$PWD"
 cd "$(dirname "$0")"
 umask 077
 key="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
-[ -f ca.key ] || openssl req -x509 $key -days 3650 -subj "/CN=federation CA" -keyout ca.key -out ca.crt 2>/dev/null
-signed() {{
-    openssl req $key -subj "/CN=$1" -keyout "$1.key" -out "$1.csr" 2>/dev/null
-    printf 'subjectAltName=%s\\nbasicConstraints=CA:FALSE\\n' "$2" > "$1.ext"
-    openssl x509 -req -in "$1.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -extfile "$1.ext" \\
-        -out "$1.pem" 2>/dev/null
-    rm "$1.csr" "$1.ext"
+[ -f ca.key ] || openssl req -x509 $key -days 3650 -subj "/CN=federation CA" \\
+    -addext keyUsage=critical,keyCertSign,cRLSign -keyout ca.key -out ca.crt 2>/dev/null
+signed() {{ # a request, its certificate, whose it is, what that is good for: nothing of what the request itself says
+    printf '%s\\n' "$4" basicConstraints=critical,CA:FALSE keyUsage=critical,digitalSignature \\
+        subjectKeyIdentifier=hash authorityKeyIdentifier=keyid > extensions
+    openssl x509 -req -in "$1" -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -subj "/CN=$3" \\
+        -extfile extensions -out "$2"
+    rm extensions
+    chmod 644 "$2"
 }}
-signed server "{names}"
-signed node "DNS:localhost,IP:127.0.0.1"
-chmod 644 ca.crt server.pem node.pem
+{clients}openssl req $key -subj "/CN=server" -keyout server.key -out server.csr 2>/dev/null
+signed server.csr server.pem server "subjectAltName={names}
+extendedKeyUsage=serverAuth"
+rm server.csr
+chmod 644 ca.crt
+"""
+
+USAGE = """\
+# With the request of a client, sh proxy/certificates.sh NAME.csr: makes that client's certificate, NAME.pem, beside it.
+"""
+
+# a client's certificate names no host and is good for clients only: nobody takes who shows it for the server
+CLIENTS = """\
+for csr in "$@"; do
+    case "$csr" in /*) ;; *) csr="$from/$csr" ;; esac
+    name="$(basename "$csr" .csr)"
+    case "$name" in *[!A-Za-z0-9._-]*) echo "$name: letters, digits, '.', '_' and '-' only" >&2; exit 2 ;; esac
+    signed "$csr" "${{csr%.csr}}.pem" "client $name" extendedKeyUsage=clientAuth
+done
+[ $# -eq 0 ] || exit 0
+"""
+
+REQUEST = """\
+#!/bin/sh
+# At a client, once: sh node.sh NAME. Makes NAME.csr, which goes to the server's operator, and its key, node.key; and
+# near.pem and near.key, by which this machine's SuperNode knows the nginx beside it. The keys stay here.
+set -eu
+umask 077
+key="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+openssl req $key -subj "/CN=client" -keyout node.key -out "$1.csr" 2>/dev/null
+openssl req -x509 $key -days 3650 -subj "/CN=near" -addext subjectAltName=IP:127.0.0.1,DNS:localhost \\
+    -addext extendedKeyUsage=serverAuth -keyout near.key -out near.pem 2>/dev/null
 """
 
 
@@ -161,12 +193,12 @@ def write_proxy(folder: Path, address: Address, client_certificates: bool) -> No
         client_certificates: whether the proxy asks for them.
     """
     folder.mkdir()
-    client = WITH if client_certificates else WITHOUT
+    client, usage, clients = (WITH, USAGE, CLIENTS) if client_certificates else (WITHOUT, "", "")
     names = {"address": address, "port": address.port, "superlink": SUPERLINK, "near": NEAR}
     files = {
         "nginx.conf": NGINX.format(client=client, routes="|".join(ROUTES), **names),
-        "certificates.sh": CERTIFICATES.format(names=address.names),
-        **({"node.conf": NODE.format(**names)} if client_certificates else {}),
+        "certificates.sh": CERTIFICATES.format(names=address.names, usage=usage, clients=clients.format()),
+        **({"node.conf": NODE.format(**names), "node.sh": REQUEST} if client_certificates else {}),
     }
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")

@@ -34,7 +34,7 @@ class Pulls:
         self._workers = 0
 
     def __call__(self, ids: Iterable[str]) -> dict[str, Message | Exception]:
-        """What has come of these replies. What the SuperLink itself raises is raised.
+        """What has come of these replies. A SuperLink that is gone, or refuses, is raised.
 
         Args:
             ids: of the messages that they answer.
@@ -76,11 +76,15 @@ class Pulls:
                 self._ended.put((i, error))
 
     def _pull(self, i: str) -> Came:
-        from httpx import HTTPError
+        from httpx import HTTPError, HTTPStatusError
 
         try:
             found: Came = [*self.grid.pull_messages([i])]
             return found[:1]
+        except HTTPStatusError as error:
+            if error.response.status_code < 500:
+                raise
+            return [error]  # the SuperLink stumbles over this reply, as a hostile one may have it do; not the run's end
         except (HTTPError, OSError):
             raise  # the SuperLink's
         except Exception as error:  # over a stranger's bytes: anything

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
     from polyfed.run.callbacks import Callback, RunView
+    from polyfed.run.directory import RunDirectory
+    from polyfed.run.plan import Plan
+
+FROM_RUN = ("rounds", "evaluate", "callbacks", "guard")  # keys that may be edited in a run's experiment.toml
 
 
 def app(file: str) -> ServerApp:
@@ -67,8 +74,7 @@ def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, A
         directory = RunDirectory.open(out)
         if done := directory.result():
             return _log(f"{out} is complete; set 'out' to another directory to run again", done)
-        settings = {**directory.settings(), "engine": settings["engine"]}
-        plan, _ = build_plan(settings.pop("name"), settings)
+        plan = _plan_of_a_run(directory, name, settings, config)
     else:
         plan, resolved = build_plan(name, settings)
         directory = RunDirectory.create(out, name, {"name": name, **resolved})
@@ -78,6 +84,32 @@ def federate(folder: Path, grid: Grid, config: Mapping[str, Any]) -> dict[str, A
     engine = partial(OverGrid, grid=grid, rosters=rosters, names=names, **own)
     plan = replace(plan, engine=engine, callbacks=(*plan.callbacks, _lines()))
     return _log(f"the model is in {out}", execute(plan, directory).summary)
+
+
+def _plan_of_a_run(directory: RunDirectory, name: str, settings: dict[str, Any], config: Mapping[str, Any]) -> Plan:
+    """The plan of a run that goes on: as the app says, whose clients do so, too, if that is still the same model.
+
+    What may change (more rounds, other figures) may also be edited in the run's own experiment.toml; `-c rounds=N` goes
+    before both. Both sides are compared with all defaults filled in: a newer version may have new ones.
+    """
+    from polyfed.experiment.building import plan as build_plan
+    from polyfed.run.directory import check_same
+
+    said = directory.check_unchanged()
+    began, edited = directory.started(), directory.settings()
+    of_its_own = {key: edited[key] for key in FROM_RUN if key in edited and edited[key] != began.get(key)}
+    given = {"rounds": settings["rounds"]} if config.get("rounds") else {}
+    plan, now = build_plan(name, {**settings, **of_its_own, **given})
+    _, before = build_plan(str(began.pop("name", name)), {**began, "engine": settings["engine"]})
+    said = check_same(directory.path, _plain(before), _plain(now), "The app's experiment") or said
+    for line in said:
+        _log(line, {})
+    return replace(plan, notes=(*plan.notes, *said))
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a run's file has them."""
+    return tomllib.loads(tomli_w.dumps(settings))
 
 
 def _log(text: str, summary: dict[str, Any]) -> dict[str, Any]:

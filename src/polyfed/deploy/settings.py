@@ -32,9 +32,12 @@ def experiment(
     name, settings = read(str(_inside(folder, str(config.get("experiment", "experiment.toml")))), allowed, remedy)
     more = [part.strip() for part in str(config.get("set", "")).split(";") if part.strip()]
     said_here = _code_names(settings)
-    settings = override(settings, more)
-    if node is not None:
-        _refuse_code(_code_names(settings) - said_here, allowed, remedy)
+
+    def vet(changed: Mapping[str, Any]) -> None:
+        if node is not None:
+            _refuse_code(_code_names(changed) - said_here, allowed, remedy)
+
+    settings = override(settings, more, vet=vet)
     if rounds := int(config.get("rounds", 0)):
         settings["rounds"] = rounds
     engine = {key.replace("-", "_"): config[key] for key in ENGINE if key in config}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from polyfed.layers import layers as layer_registry
 from polyfed.rates import check_horizon
 from polyfed.run.callbacks import Callback
 from polyfed.run.callbacks import callbacks as callback_registry
-from polyfed.run.directory import RunDirectory, differences
+from polyfed.run.directory import RunDirectory, differences, guard_note
 from polyfed.run.loop import Result, execute
 from polyfed.run.plan import Plan, apart, one_part
 from polyfed.weights import Weighting, weightings
@@ -78,7 +78,8 @@ def train(
         The trained module, one line of metrics a round, the run's directory, and a summary.
     """
     settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard)
-    _check_kinds(problem, federation)
+    _check_kind("problem", problem, Problem)
+    _check_kind("federation", federation, Federation)
     method = check_algorithm(_chosen(algorithm))
     if method.pooled:
         federation, settings.top.cohort = federation.pooled(), "all"
@@ -117,9 +118,12 @@ def train_many(
         As `polyfed.train`; the model is an `nn.ModuleDict`.
     """
     settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard)
-    data = dict.fromkeys(algorithm.models, federations) if isinstance(federations, Federation) else dict(federations)
+    _check_kind("algorithm", algorithm, MultiModel)
+    data = federations if isinstance(federations, Mapping) else dict.fromkeys(algorithm.models, federations)
     if set(data) != set(algorithm.models):
         raise BadInput(f"Each model needs a federation. Found {sorted(data)} for {sorted(algorithm.models)}.")
+    for federation in data.values():
+        _check_kind("federation", federation, Federation)
     problems = apart([(m, problem) for m, (problem, _) in algorithm.models.items()])
     parts = {m: Part(problems[m], data[m], check_algorithm(a)) for m, (_, a) in algorithm.models.items()}
     plan = settings.plan(parts, algorithm, layers, callbacks)
@@ -182,14 +186,16 @@ class RunSettings:
 
     def carry_out(self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool) -> Result:
         """Begin the run, or go on with it."""
-        top, path = self.top, None if out is None else Path(out)
+        top, path = self.top, _path(out)
         settings: dict[str, Any] = {"python": True, "rounds": plan.rounds, "seed": top.seed, "cohort": top.cohort}
         settings |= drawn_keys(top)
         if plan.layers.listed:
             settings["layers"] = [{"name": layer_name(layer), **_fields(layer)} for layer in plan.layers.listed]
         settings |= {"engine": self.engine_table, **more}
         if resume and path is not None and (path / "experiment.toml").is_file():
-            return execute(plan, check_same_settings(RunDirectory.open(path), settings))
+            directory = RunDirectory.open(path)
+            said = check_same_settings(directory, settings)
+            return execute(replace(plan, notes=(*plan.notes, *said)), directory)
         return execute(plan, RunDirectory.create(path, plan.title, settings))
 
 
@@ -205,10 +211,15 @@ def _table(name: str, values: Any) -> dict[str, Any]:
     return dict(values)
 
 
-def _check_kinds(problem: Any, federation: Any) -> None:
-    for name, thing, kind in (("problem", problem, Problem), ("federation", federation, Federation)):
-        if not isinstance(thing, kind):
-            raise BadInput(f"{name} should be a polyfed.{kind.__name__}. Found {shown(thing)}.")
+def _check_kind(name: str, thing: Any, kind: type[Any]) -> None:
+    if not isinstance(thing, kind):
+        raise BadInput(f"{name} should be a polyfed.{kind.__name__}. Found {shown(thing)}.")
+
+
+def _path(out: Any) -> Path | None:
+    if not isinstance(out, str | Path | None):
+        raise BadInput(f"out should be the path of a directory. Found {shown(out)}.")
+    return None if out is None else Path(out)
 
 
 def _number(value: Any) -> Any:
@@ -247,11 +258,11 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> RunDirectory:
-    """A run goes on with the settings it was begun with; only more rounds may be asked for."""
+def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> tuple[str, ...]:
+    """A run goes on with the settings it was begun with; only more rounds may be asked for. What is to be said of it."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
     check_horizon(now, before.get("rounds"), now.get("rounds"))
     for key in sorted({*before, *now} - {"rounds", "engine", "guard"}):
         for name, was, given in differences(key, before.get(key), now.get(key)):
             raise BadInput(f"{directory.path} was begun with {name} = {shown(was)}; found {shown(given)}.")
-    return directory
+    return guard_note(before, now)

@@ -298,7 +298,7 @@ def build_algorithm(table: Settings) -> tuple[Algorithm, Settings]:
 def check_algorithm(made: Any) -> Algorithm:
     """Refuse what is not a method."""
     if not isinstance(made, Algorithm):
-        found = type(made).__name__
+        found = f"the class {made.__name__}: add ()" if isinstance(made, type) else type(made).__name__
         raise BadInput(f"An algorithm should be a name or a subclass of polyfed.Algorithm. Found {found}.")
     return made
 

@@ -57,7 +57,9 @@ def registries() -> dict[str, Registry[Any]]:
 
 
 def page(kind: str, name: str) -> str:
-    """The page of a registered thing, from the site's root, without its ending."""
+    """The page of a registered thing or a built-in experiment, from the site's root, without its ending."""
+    if kind == "experiments":  # one page for all
+        return "catalogue/experiments"
     slug = name.replace("+", "-plus")
     return f"methods/{slug}" if kind in ("algorithms", "schedules") else f"catalogue/{kind}/{slug}"
 

@@ -84,12 +84,12 @@ def directions(made: Plan, metric: str) -> dict[str, Better]:
     """For every objective, whether more of a metric is better."""
     found: dict[str, Better] = {}
     for objective in made.parts[""].problem.objectives:
-        if metric not in objective.measured:
-            known = nearest(metric, objective.measured)
+        if metric not in objective.reported:
+            known = nearest(metric, objective.reported)
             raise BadInput(
                 f"The metric should be one that every objective has; {objective.name!r} has no {metric!r}.{known}"
             )
-        found[objective.name] = objective.measured[metric].better
+        found[objective.name] = objective.reported[metric].better
     return found
 
 

@@ -52,7 +52,7 @@ class Watch(Callback):
 
 def more_is_better(plan: Plan, metric: str) -> dict[str, bool]:
     """Whether more of a metric is better, for each model; 'gap' is no metric of an objective, and less is better."""
-    every = {model: [o.measured.get(metric) for o in part.problem.objectives] for model, part in plan.parts.items()}
+    every = {model: [o.reported.get(metric) for o in part.problem.objectives] for model, part in plan.parts.items()}
     return {model: any(m is not None and m.better == "higher" for m in some) for model, some in every.items()}
 
 

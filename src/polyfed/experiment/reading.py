@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.resources
 import re
+import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from polyfed.core.code import ALLOW
 from polyfed.core.errors import BadInput, cut, nearest, shown
 from polyfed.core.settings import Settings
+from polyfed.experiment.changing import is_named, refit
 from polyfed.experiment.imports import use_code_of
 
 
@@ -78,32 +81,59 @@ def _find_optimum(evaluate: Any, folder: str) -> None:
         evaluate["optimum"] = str(Path(folder, path))
 
 
-def without_name(table: Any) -> Settings:
-    """A table without its name."""
-    return {key: value for key, value in table.items() if key != "name"} if isinstance(table, dict) else {}
+def override(
+    settings: Settings,
+    assignments: Iterable[str],
+    names: Mapping[str, str | None] | None = None,
+    told: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    vet: Callable[[Settings], None] = lambda settings: None,
+) -> Settings:
+    """Apply KEY=VALUE texts, `algorithm.lr=0.1`; a value is TOML, or else a plain word, and nothing takes a key out.
 
+    Where they name another method, model, ..., what the file sets and that does not have is left out.
 
-def override(settings: Settings, assignments: Iterable[str]) -> Settings:
-    """Apply KEY=VALUE texts, `algorithm.lr=0.1`; a value is TOML, or else a plain word, and nothing takes a key out."""
+    Args:
+        settings: the file's; they are changed.
+        assignments: the texts.
+        names: what tables name, by table, before the texts: {'algorithm': 'fsmgda'}.
+        told: is told what is left out.
+        vet: sees the settings before code that they name is imported, and may refuse them.
+    """
+    before, given = deepcopy(settings), []
+    for table, word in (names or {}).items():
+        if word is not None:
+            given.append(_assign(settings, (table, "name"), word))
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise BadInput(f"--set needs KEY=VALUE, as in --set algorithm.lr=0.1. Found {shown(text)}.")
-        *path, leaf = _keys(key.strip())
-        _check_model(settings, [*path, leaf])
-        node = settings
-        for part in path:
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                raise BadInput(f"--set {shown(key)}: {shown(part)} is a value, not a table.")
-        if value.strip():
-            node[leaf] = _value(value.strip())
-        else:
-            node.pop(leaf, None)
+        path = tuple(_keys(key.strip()))
+        _check_model(settings, path)
+        given.append(_assign(settings, path, _value(value.strip()) if value.strip() else None))
+    vet(settings)
+    for line in refit(before, settings, given):
+        told(line)
     return settings
 
 
-def _check_model(settings: Settings, path: list[str]) -> None:
+def _assign(settings: Settings, path: tuple[str, ...], value: Any) -> tuple[str, ...]:
+    """Put a value there; None takes the key out."""
+    node = settings
+    for i, part in enumerate(path[:-1]):
+        inner = node.setdefault(part, {})
+        if isinstance(inner, str) and is_named(path[: i + 1]):  # its name, in short
+            inner = node[part] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise BadInput(f"--set {shown('.'.join(path))}: {shown(part)} is a value, not a table.")
+        node = inner
+    if value is None:
+        node.pop(path[-1], None)
+    else:
+        node[path[-1]] = value
+    return path
+
+
+def _check_model(settings: Settings, path: tuple[str, ...]) -> None:
     """A misspelt model would otherwise become one more, made of the experiment's defaults."""
     known = settings.get("models")
     if path[0] == "models" and len(path) > 1 and path[1] not in (known if isinstance(known, dict) else ()):

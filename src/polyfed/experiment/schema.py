@@ -15,7 +15,8 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(whole)]
 
 def _clients(value: Any) -> Any:
     """1.0 could mean one client or all of them."""
-    if isinstance(value, bool) or (isinstance(value, float) and not 0 < value < 1):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number or isinstance(value, str)) or (isinstance(value, float) and not 0 < value < 1):
         raise ValueError("a whole number of clients, a fraction below 1, or 'all'")
     return value
 
@@ -57,12 +58,13 @@ class Top(Table):
 class Evaluate(Table):
     """every: rounds between evaluations; the others: what else is measured, by asking clients, and how often.
 
-    splits: whose losses and metrics are logged besides; optimum: x*, the path of a model file or 'known', from Python
-    also a tensor or a state dict.
+    per_client: every client's own figures, in clients.jsonl and in the result; splits: whose losses and metrics are
+    logged besides; optimum: x*, the path of a model file or 'known', from Python also a tensor or a state dict.
     """
 
     every: Whole = 1
     clients: bool = False
+    per_client: bool = False
     improved: bool = False
     stationarity: Annotated[int, Field(ge=0)] = 0
     own_stationarity: Annotated[int, Field(ge=0)] = 0

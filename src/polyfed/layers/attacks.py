@@ -41,7 +41,7 @@ class Misreporting:
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         values = self._inner.measure(x, buffers, batch).clone()
         places = self._inner.problem.loss_places
-        values[places] = self._factor * values[places] + self._bias * len(batch.x)
+        values[places] = self._factor * values[places] + self._bias * batch.rows
         return values
 
     def _falsified(self, g: Tensor, losses: Tensor, buffers: Tensor) -> Gradient:

@@ -1,4 +1,4 @@
-"""Figures of merit that compare runs and clients; pure functions of numbers."""
+"""Figures of merit: those that compare runs and clients, and metrics of a whole split."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyfed.core.errors import BadInput
+from polyfed.metrics.calibration import calibration_error
+from polyfed.metrics.classes import balanced_accuracy, f1
+from polyfed.metrics.groups import demographic_parity_gap, equalised_odds_gap
+from polyfed.metrics.ranking import auc, average_precision
+from polyfed.metrics.regression import quantile, r2
 
 Better = Literal["higher", "lower"]
-__all__ = ["delta_m", "hypervolume", "improved_share", "nrmse", "spread", "weighted_mean"]
+__all__ = [
+    "auc", "average_precision", "balanced_accuracy", "calibration_error", "delta_m", "demographic_parity_gap",
+    "equalised_odds_gap", "f1", "hypervolume", "improved_share", "nrmse", "quantile", "r2", "spread", "weighted_mean",
+]  # fmt: skip
 
 
 def delta_m(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from polyfed.core.errors import BadInput
 from polyfed.core.registry import Registry
+from polyfed.core.structure import Nested
 from polyfed.data import Dataset
 
 models: Registry[Callable[..., nn.Module]] = Registry("model", __name__)
@@ -23,7 +24,7 @@ class Headed(nn.Module):
         self.names = tuple(heads)
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
 
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Nested) -> dict[str, Tensor]:
         shared = self.body(x)
         return {name: head(shared) for name, head in zip(self.names, self.heads.values(), strict=True)}
 

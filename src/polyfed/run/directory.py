@@ -28,11 +28,12 @@ from torch import Tensor
 from polyfed.core.errors import BadInput, RunStopped, cut, shown
 from polyfed.core.tree import flatten, unflatten
 from polyfed.rates import check_horizon
+from polyfed.run.clients import ClientLog
 
 PATIENCE = 2.0  # seconds until a run that somebody else holds is given up
 KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
 CHECKPOINT = re.compile(r"round-(\d{8,})-([0-9a-f]{8})\.safetensors")
-FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "name", "folder")  # keys that may change
+FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "name", "folder")  # may change; guard not without a word
 TOTALS = ("seconds", "bytes_up", "bytes_down")  # of a round; a summary adds them up
 REPAIR = "'polyfed runs repair {path}' mends what can be mended"
 
@@ -43,6 +44,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics = path / "metrics.jsonl"
+        self.clients = ClientLog(path)
         self.checkpoints = path / "checkpoints"
         self.new = False  # made by this process, and nothing in it yet
 
@@ -69,8 +71,12 @@ class RunDirectory:
         made_here.new = True
         return made_here
 
+    def keep(self) -> None:
+        """From now on it stays, whatever is found: clients have worked for it, or somebody else works in it."""
+        self.new = False
+
     def abandon(self) -> None:
-        """Bad input that only the engine could find leaves no run."""
+        """Bad input that only the engine could find leaves no run, unless it was found too late (`keep`)."""
         if self.new:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -84,21 +90,16 @@ class RunDirectory:
         """What the run is of, as experiment.toml says."""
         return self._table("experiment.toml")
 
-    def check_unchanged(self) -> None:
-        """Refuse to go on with an experiment that was edited since, where that would make another model."""
-        if not (self.path / "started.toml").is_file():  # a run of before
-            return
-        before, now = self._table("started.toml"), self.settings()
-        check_horizon(now, before.get("rounds"), now.get("rounds"))
-        keys = sorted({*before, *now} - {*FREE})
-        found = [one for key in keys for one in differences(key, before.get(key), now.get(key))]
-        if found:
-            some = "; ".join(f"{key}: {shown(was)} -> {shown(given)}" for key, was, given in found[:2])
-            more = f" and {len(found) - 2} more" if len(found) > 2 else ""
-            raise BadInput(
-                f"The experiment.toml of {self.path} was changed since the run began, which makes another model: "
-                f"{some}{more}. Undo that (started.toml is as it was), or begin a new run."
-            )
+    def started(self) -> dict[str, Any]:
+        """What the run was of when it began; a run of older versions has no record of it but experiment.toml."""
+        return self._table("started.toml") if (self.path / "started.toml").is_file() else self.settings()
+
+    def check_unchanged(self) -> tuple[str, ...]:
+        """Refuse to go on with an experiment that was edited since, where that would make another model.
+
+        What comes back is to be said of changes that are allowed (see `check_same`).
+        """
+        return check_same(self.path, self.started(), self.settings(), "The experiment.toml of that run")
 
     def _table(self, name: str) -> dict[str, Any]:
         try:
@@ -116,7 +117,7 @@ class RunDirectory:
         try:
             lock.acquire(timeout=PATIENCE, poll_interval=0.05)
         except Timeout:
-            self.new = False  # somebody works in it: no longer ours to remove
+            self.keep()  # somebody works in it: no longer ours to remove
             if why := _never_locked(self.path / ".lock"):
                 raise BadInput(f"The run {self.path} cannot be locked: {why}; copy it to where it can.") from None
             raise BadInput(f"Another process is working on the run {self.path}; wait for it, or stop it.") from None
@@ -131,11 +132,14 @@ class RunDirectory:
 
     # metrics
 
-    def log(self, line: Mapping[str, Any]) -> None:
-        """Append one round's line, in one write."""
-        self.new = False
-        with self._writing(), self.metrics.open("ab") as file:
-            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+    def log(self, line: Mapping[str, Any], clients: Mapping[str, Any] | None = None) -> None:
+        """Append one round's line, in one write; every client's own figures before it, so that no round lacks them."""
+        self.keep()
+        with self._writing():
+            if clients is not None:
+                self.clients.add(clients)
+            with self.metrics.open("ab") as file:
+                file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     def history(self) -> list[dict[str, Any]]:
         """The rounds from the first on, as far as they are all there."""
@@ -151,6 +155,7 @@ class RunDirectory:
             )
         with self._writing():
             write(self.metrics, b"".join(json.dumps(line).encode() + b"\n" for line in kept))
+            self.clients.rewind(round)
         return kept
 
     # checkpoints
@@ -234,6 +239,36 @@ def round_of(path: Path) -> int:
     """The round that a checkpoint's name says."""
     match = CHECKPOINT.fullmatch(path.name)
     return int(match[1]) if match else 0
+
+
+def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> tuple[str, ...]:
+    """Refuse settings that would make another model of a run that is under way.
+
+    What comes back is to be said of changes that are allowed and matter.
+
+    Args:
+        path: the run's directory.
+        before: the settings that it began with.
+        now: those that it is to go on with.
+        what: where these come from, as a message begins.
+    """
+    check_horizon(now, before.get("rounds"), now.get("rounds"))
+    keys = sorted({*before, *now} - {*FREE})
+    found = [one for key in keys for one in differences(key, before.get(key), now.get(key))]
+    if found:
+        some = "; ".join(f"{key}: {shown(was)} -> {shown(given)}" for key, was, given in found[:2])
+        more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+        raise BadInput(
+            f"{what} was changed since {path} began, which makes another model: {some}{more}. Undo that (started.toml "
+            "is as it was), or begin a new run."
+        )
+    return guard_note(before, now)
+
+
+def guard_note(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is said of a guard that changes while a run is under way: no round that was done, but who is let in now."""
+    was, is_now = (str(table.get("guard", "on")) for table in (before, now))
+    return () if was == is_now else (f"guard is {shown(is_now)} from here on; the run began with {shown(was)}.",)
 
 
 def differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

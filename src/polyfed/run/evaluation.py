@@ -20,21 +20,51 @@ from polyfed.core.errors import RunStopped
 from polyfed.core.federation import Federation, Rows
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Option, Request
+from polyfed.core.metric import SplitMetric
 from polyfed.core.problem import Problem
 from polyfed.metrics import improved_share, spread, weighted_mean
+from polyfed.run.wholesplit import Bounds, SplitTotals, by_objective, defined
 from polyfed.weights import min_norm
 
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
 Personal = Callable[[State, Sequence[int]], Tensor | None]  # a state and clients -> each one's own model, or none
+NO_ROW: NDArray[np.float64] = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is reported of a split: losses and metrics by objective, and what those lie between that are rounded."""
+
+    table: Table
+    bounds: Bounds
+
+    def lines(self) -> dict[str, Any]:
+        """The losses, the metrics without them, and bounds where there are any."""
+        metrics = {name: {key: v for key, v in row.items() if key != "loss"} for name, row in self.table.items()}
+        found = {"losses": {name: row["loss"] for name, row in self.table.items()}, "metrics": metrics}
+        return {**found, "bounds": self.bounds} if self.bounds else found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Clients' replies about a split: each one's sums (clients, K), its rows for each objective (clients, M), and the
+    statistics of all of them together."""
+
+    clients: list[int]
+    values: NDArray[Any]
+    heard: NDArray[Any]
+    whole: SplitTotals
 
 
 @dataclass
 class Evaluation:
     """Evaluates every so many rounds, and in the last.
 
-    clients: also ask each client about its own rows; improved: ask the round's participants whether the new model is
-    no worse for them, by the function they train on, sum_s omega_s f_is; splits: whose losses and metrics are logged
-    besides; optimum: a model x*, 'x' and 'buffers', that every evaluation measures the distance and FMGDA's Delta_Q to.
+    clients: also ask each client about its own rows, for the spread of every figure over them; per_client: for every
+    client's own figures, which go into a file of their own; improved: ask the round's participants whether the new
+    model is no worse for them, by the function they train on, sum_s omega_s f_is; splits: whose losses and metrics are
+    logged besides; optimum: a model x*, 'x' and 'buffers', that every evaluation measures the distance and FMGDA's
+    Delta_Q to.
     The others are rounds between measurements, 0 for never. On all clients' full data, stationarity: |J w*| with
     min-norm weights, after the round; own_stationarity: |J lambda| at the round's start, with the method's own weights
     (FMGDA's d-bar); client_stationarity: the shortest convex combination of the gradients of the clients'
@@ -46,6 +76,7 @@ class Evaluation:
     federation: Federation
     every: int = 1
     clients: bool = False
+    per_client: bool = False
     improved: bool = False
     stationarity: int = 0
     own_stationarity: int = 0
@@ -119,7 +150,7 @@ class Evaluation:
         counts = omega > 0  # what has no weight may be infinite
         losses: dict[int, float] = {}
         for s in fleet.ask(clients, request):
-            f = s["values"][:, self.problem.loss_places].double() / s["n"].unsqueeze(1)
+            f = s["values"][:, self.problem.loss_places].double() / s["heard"].clamp(min=1)
             losses.update(zip(s.clients, (f[:, counts] @ omega[counts]).tolist(), strict=True))
         return losses
 
@@ -151,9 +182,9 @@ class Evaluation:
         """f_s (M,) over all clients' training rows, the clients counting as for the method; NaN if nobody holds s."""
         everyone = fleet.cohort(0, "evaluate", len(fleet))
         stacks = list(fleet.ask(everyone, Request("evaluate", model, options={"split": "train"})))
-        values, heard, n = (torch.cat([s[name] for s in stacks]).double() for name in ("values", "heard", "n"))
-        a = (heard > 0) * (n if self.weighting == "size" else torch.ones_like(n)).unsqueeze(1)
-        return (a * values[:, self.problem.loss_places] / n.unsqueeze(1)).sum(0) / a.sum(0)
+        values, heard = (torch.cat([s[name] for s in stacks]).double() for name in ("values", "heard"))
+        a = heard if self.weighting == "size" else (heard > 0).double()
+        return (a * values[:, self.problem.loss_places] / heard.clamp(min=1)).sum(0) / a.sum(0)
 
     def _jacobian(self, shared: dict[str, Tensor], fleet: Door) -> Tensor:
         """J (M, d), the objectives' gradients on all clients' full data; NaN for what nobody holds."""
@@ -184,27 +215,47 @@ class Evaluation:
         theirs = "test" if self.federation.test is not None else "train"  # what clients are asked about
         main = "test" if at_server else theirs
         found: dict[str, Any] = {}
-        tables: dict[str, Table] = {}
-        if self.clients or not at_server:
-            values, heard, clients = self._ask(theirs, state, fleet, personal)
-            tables[theirs] = self._table(values.sum(0), heard.sum(0))
-            found = {"clients": self._spread(values, heard, clients)} if self.clients else {}
+        figures: dict[str, Figures] = {}
+        if self.clients or self.per_client or not at_server:
+            asked = self._ask(theirs, state, fleet, personal, each=self.clients or self.per_client)
+            figures[theirs] = self._figures(asked)
+            found = self._by_client(asked, theirs, len(fleet))
         if at_server:
-            tables["test"] = self._own(_model(state))
+            figures["test"] = self._own(_model(state))
         for split in self.splits:
-            if split not in tables:
-                values, heard, _ = self._ask(split, state, fleet, personal)
-                tables[split] = self._table(values.sum(0), heard.sum(0))
+            if split not in figures:
+                figures[split] = self._figures(self._ask(split, state, fleet, personal))
         if self.splits:
-            found["splits"] = {split: _apart(tables[split]) for split in self.splits}
-        return {**_apart(tables[main]), "split": main, **found}
+            found["splits"] = {split: figures[split].lines() for split in self.splits}
+        return {**figures[main].lines(), "split": main, **found}
 
-    def _own(self, shared: dict[str, Tensor]) -> Table:
+    def _by_client(self, asked: Asked, split: str, clients: int) -> dict[str, Any]:
+        """The spread of every figure over the clients, every client's own, and the rows that both are of."""
+        if not self.clients and not self.per_client:
+            return {}
+        whole = asked.whole.rows(len(asked.clients))
+        tables = [self._table(v, h, w) for v, h, w in zip(asked.values, asked.heard, whole, strict=True)]
+        found: dict[str, Any] = {"clients_split": split}
+        if self.clients:
+            found["clients"] = self._spread(tables, asked.heard, asked.clients)
+        if self.per_client:
+            found["per_client"] = self._each(tables, asked.clients, clients)
+        return found
+
+    def _own(self, shared: dict[str, Tensor]) -> Figures:
         assert self._runner is not None
-        reply, _ = self._runner(Job(0, Request("evaluate", shared, options={"split": "test"}), None))
+        reply, _ = self._runner(Job(0, Request("evaluate", shared, options=self._wanted("test")), None))
         if reply.error:
             raise RunStopped(f"The model could not be evaluated on the server's test data: {reply.error}.")
-        return self._table(reply.arrays["values"].numpy(), reply.arrays["heard"].numpy())
+        whole = SplitTotals(self.problem)
+        one = {name: a.unsqueeze(0) for name, a in reply.arrays.items()}
+        whole.add(one)
+        return self._figures(Asked([0], one["values"].double().numpy(), one["heard"].double().numpy(), whole))
+
+    def _wanted(self, split: str) -> dict[str, Option]:
+        """The options of an evaluation: statistics are sent where there is a metric that is made of them."""
+        some = any(o.over_split for o in self.problem.objectives)
+        return {"split": split, "statistics": True} if some else {"split": split}
 
     def _with_rows(self, split: str, fleet: Door) -> list[int]:
         """The clients that have something to measure on."""
@@ -212,37 +263,62 @@ class Evaluation:
         rows: Rows | None = getattr(self.federation, split)
         return everyone if rows is None else [c for c in everyone if c >= len(rows) or rows.length[c]]
 
-    def _ask(
-        self, split: str, state: State, fleet: Door, personal: Personal | None
-    ) -> tuple[NDArray[Any], NDArray[Any], list[int]]:
-        """Every client's sums over the rows of a split, how many there were for each objective, and whose they are."""
+    def _ask(self, split: str, state: State, fleet: Door, personal: Personal | None, *, each: bool = False) -> Asked:
+        """Every client's sums over the rows of a split; each: whether its own figures of the whole split are wanted.
+
+        Statistics are added up as they come: a histogram of every client at once would fill the memory.
+        """
         clients = self._with_rows(split, fleet)
         own_models = personal(state, clients) if personal else None
-        each = {} if own_models is None else {"x": own_models.to(self.problem.dtype)}
-        shared = {name: a for name, a in _model(state).items() if name not in each}
-        stacks = list(fleet.ask(clients, Request("evaluate", shared, each, {"split": split})))
-        values, heard = (torch.cat([s[name] for s in stacks]).double().numpy() for name in ("values", "heard"))
-        return values, heard, [client for s in stacks for client in s.clients]
+        sent = {} if own_models is None else {"x": own_models.to(self.problem.dtype)}
+        shared = {name: a for name, a in _model(state).items() if name not in sent}
+        whole = SplitTotals(self.problem, each=each)
+        answered: list[int] = []
+        values: list[Tensor] = []
+        heard: list[Tensor] = []
+        for stack in fleet.ask(clients, Request("evaluate", shared, sent, self._wanted(split))):
+            whole.add(stack.arrays)
+            answered.extend(stack.clients)
+            values.append(stack["values"].double())
+            heard.append(stack["heard"].double())
+        return Asked(answered, torch.cat(values).numpy(), torch.cat(heard).numpy(), whole)
 
-    def _table(self, values: NDArray[Any], heard: NDArray[Any]) -> Table:
-        """Means from sums, by objective; an objective without examples is left out."""
+    def _figures(self, asked: Asked) -> Figures:
+        """All clients together: pooled, not the mean of theirs."""
+        table = self._table(asked.values.sum(0), asked.heard.sum(0), asked.whole.row())
+        there = {name: row for name, row in asked.whole.bounds().items() if name in table}
+        return Figures(table, there)
+
+    def _table(self, values: NDArray[Any], heard: NDArray[Any], whole: NDArray[np.float64] = NO_ROW) -> Table:
+        """Means from sums, by objective, and the figures of the whole split; an objective without examples is left out.
+
+        A figure of the whole split that is called 'loss' stands in place of the mean loss.
+        """
         rows = iter(values.tolist())
         table = {
             o.name: {name: next(rows) / max(float(n), 1.0) for name in o.values}
             for o, n in zip(self.problem.objectives, heard, strict=True)
         }
+        for objective, name, value in by_objective(self.problem, whole) if len(whole) else ():
+            table[objective][name] = value
         return {name: row for (name, row), n in zip(table.items(), heard, strict=True) if n > 0}
 
     def _spread(
-        self, values: NDArray[Any], heard: NDArray[Any], clients: Sequence[int]
+        self, tables: Sequence[Table], heard: NDArray[Any], clients: Sequence[int]
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Over the clients: the spread of the loss and of every metric, and means that count clients otherwise."""
-        tables = [self._table(v, h) for v, h in zip(values, heard, strict=True)]
+        """Over the clients: the spread of the loss and of every metric, and means that count clients otherwise.
+
+        A client whose rows do not define a figure of the whole split, all of one class say, is not in that one's.
+        """
         rounds = self._participation[list(clients)]
         found: dict[str, dict[str, dict[str, float]]] = {}
         for k, o in enumerate(self.problem.objectives):
-            here = [i for i, table in enumerate(tables) if o.name in table]
-            for name, metric in o.measured.items() if here else ():
+            holds = [i for i, table in enumerate(tables) if o.name in table]
+            for name, metric in o.reported.items():
+                whole = isinstance(metric, SplitMetric)
+                here = [i for i in holds if not whole or defined(tables[i][o.name][name])]
+                if not here:
+                    continue
                 v = [tables[i][o.name][name] for i in here]
                 found.setdefault(o.name, {})[name] = {
                     **spread(v, high_is_bad=metric.better == "lower"),
@@ -251,11 +327,14 @@ class Evaluation:
                 }
         return found
 
-
-def _apart(table: Table) -> dict[str, Any]:
-    """The losses, and the metrics without them."""
-    metrics = {name: {key: v for key, v in row.items() if key != "loss"} for name, row in table.items()}
-    return {"losses": {name: row["loss"] for name, row in table.items()}, "metrics": metrics}
+    def _each(self, tables: Sequence[Table], clients: Sequence[int], among: int) -> dict[str, dict[str, NDArray[Any]]]:
+        """Every figure of every client, NaN for those that were not measured."""
+        found = {o.name: {name: np.full(among, np.nan) for name in o.reported} for o in self.problem.objectives}
+        for client, table in zip(clients, tables, strict=True):
+            for objective, row in table.items():
+                for name, value in row.items():
+                    found[objective][name][client] = value
+        return found
 
 
 def _model(state: State) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
 from polyfed.core.tree import flatten
 from polyfed.run.callbacks import RunView
+from polyfed.run.clients import ByClient
 from polyfed.run.directory import RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
 from polyfed.run.plan import Plan, qualified_weight
@@ -38,7 +39,7 @@ from polyfed.run.process import Interruptions, interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
 FAR = 3.0  # times the median's length: worth saying
-BY_OBJECTIVE = ("losses", "metrics", "clients", "progress")  # tables with a row per objective
+BY_OBJECTIVE = ("losses", "metrics", "bounds", "clients", "per_client", "progress")  # tables with a row per objective
 States = Mapping[str, State]  # by part
 OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
 
@@ -52,12 +53,15 @@ class Result:
         history: one line of metrics a round.
         run: the run's directory.
         summary: the last figures, bytes and seconds, and the model's checksum.
+        clients: with evaluate.per_client, every client's own figures at the last evaluation: by objective and name, an
+            array with an entry for each client, NaN where there is none.
     """
 
     model: nn.Module
     history: list[dict[str, Any]]
     run: Path
     summary: dict[str, Any]
+    clients: ByClient = field(default_factory=dict)
 
 
 def execute(plan: Plan, directory: RunDirectory) -> Result:
@@ -72,7 +76,7 @@ def execute(plan: Plan, directory: RunDirectory) -> Result:
                 ):  # fmt: skip
                     return _Loop(plan, directory, engine).run(interrupted)
             except BadInput:
-                directory.abandon()  # unless a round has been logged
+                directory.abandon()  # unless clients have been asked something
                 raise
     except BadInput:
         if OPEN_FILES_STAY:
@@ -135,6 +139,10 @@ class _Loop:
                     if self.view.round > t:  # a callback's
                         raise
                     raise self._given_up(t, states) from None
+                except BadInput:
+                    if self.meter.down or self.meter.measuring:
+                        self.directory.keep()  # what clients remember of the run is not to be left without it
+                    raise
                 states, t = after, t + 1
                 self._checkpoint(t, states, now=t == self.plan.rounds or self.done or interrupted())
                 if interrupted() and t < self.plan.rounds and not self.done:
@@ -313,7 +321,9 @@ class _Loop:
     def _finish_round(self, t: int, states: States, line: dict[str, Any]) -> None:
         """Log the round, and tell the callbacks of it."""
         line = _plain(line)
-        self.directory.log(line)
+        every = line.pop("per_client", None)
+        own = None if every is None else {"round": t, "split": line["clients_split"], "clients": every}
+        self.directory.log(line, own)
         self.view.round, self.view.states = t, states
         try:
             self._tell("on_round", line)
@@ -397,7 +407,7 @@ class _Loop:
         self.directory.finish(saved, summary)
         model = self.plan.module()  # the problem stays as it was, for the next method to start from
         model.load_state_dict(weights)
-        return Result(model, history, self.directory.path, summary)
+        return Result(model, history, self.directory.path, summary, self.directory.clients.last())
 
     def _summary(self, history: list[dict[str, Any]], states: States, sha256: str) -> dict[str, Any]:
         done: dict[str, Any] = history[-1] if history else {"round": 0}

@@ -33,7 +33,7 @@ def optima(given: Any, parts: Parts) -> dict[str, dict[str, Tensor]]:
 
 def row_weights(federation: Federation, objective: str, by: str) -> NDArray[np.float64]:
     """What every row counts in an objective's mean over the clients, each client counting 1 or its examples."""
-    weights: NDArray[np.float64] = np.zeros(len(federation.x))
+    weights: NDArray[np.float64] = np.zeros(federation.size)
     (holds,) = federation.matrix([objective]).T
     for client in np.flatnonzero(holds & (federation.examples > 0)):
         n = int(federation.examples[client])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.algorithms.models.multimodel import MultiModel, check_cohort
-from polyfed.client.runner import ClientRunner
+from polyfed.client.runner import Autograd, ClientRunner
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, nearest
@@ -22,6 +22,7 @@ from polyfed.core.labels import check_rows
 from polyfed.core.layer import Layers
 from polyfed.core.part import Part, Parts
 from polyfed.core.problem import Batch, Problem
+from polyfed.core.structure import leaves
 from polyfed.run.callbacks import Callback
 
 
@@ -136,13 +137,24 @@ def check_compatible(problem: Problem, federation: Federation, algorithm: Algori
     client = int(np.flatnonzero(federation.examples)[0])
     batch = federation.take(torch.from_numpy(federation.rows("train", client)[:2]))
     error = _tried(problem, federation, batch)
-    if error is not None and batch.x.dim() == 4:  # a model that calls view() after a convolution
+    if error is not None and any(t.dim() == 4 for t in leaves(batch.x)):  # a model that calls view() after a convolution
         problem.channels_last = False
         error = _tried(problem, federation, batch)
     if isinstance(error, BadInput):
         raise error
     if error is not None:
         raise BadInput(f"The model cannot be applied to the data: {type(error).__name__}: {error}.") from error
+    if problem.doubtful:
+        problem.without_buffers(_unchanged(problem, batch))
+
+
+def _unchanged(problem: Problem, batch: Batch) -> set[str]:
+    """The doubtful buffers that a trial step leaves as they are: positions and masks, not statistics."""
+    with torch.random.fork_rng(devices=[]):
+        autograd, start = Autograd(problem), problem.initial()
+        _, _, after = autograd.jacobian(start["x"], start["buffers"], batch, [True] * len(problem.names), train=True)
+    before, now = (problem.split_buffers(values) for values in (start["buffers"], after))
+    return {name for name in problem.doubtful if torch.equal(before[name], now[name])}
 
 
 def _tried(problem: Problem, federation: Federation, batch: Batch) -> Exception | None:
@@ -152,7 +164,7 @@ def _tried(problem: Problem, federation: Federation, batch: Batch) -> Exception 
             autograd = ClientRunner(problem, federation, Layers()).autograd
             with torch.no_grad():
                 check_rows(problem, federation, autograd.outputs(start["x"], start["buffers"], batch, train=False))
-            autograd.measure(start["x"], start["buffers"], batch, [True] * len(problem.names))
+            autograd.measure_split(start["x"], start["buffers"], batch, [True] * len(problem.names))
     except Exception as error:
         return error
     return None

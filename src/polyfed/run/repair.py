@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import time
@@ -84,19 +85,23 @@ def _readable(path: Path) -> bool:
 
 
 def _mend(directory: RunDirectory, found: Repaired) -> None:
+    """A run that is complete and whole needs no checkpoints: of such, only what lies broken among them is set aside."""
     path, history = directory.path, directory.history()
-    if not directory.checkpoints.is_dir():
+    found.complete = _whole(directory, len(history))
+    if not directory.checkpoints.is_dir() and not (found.complete and not directory.checkpoints.exists()):
         _aside(path, directory.checkpoints, found)
         directory.checkpoints.mkdir()
     good = []
-    for one in sorted(directory.checkpoints.iterdir(), reverse=True):
+    for one in sorted(directory.checkpoints.glob("*"), reverse=True):
         if one in directory.saved() and round_of(one) <= len(history) and read_checkpoint(one) is not None:
             good.append(one)
         else:
             _aside(path, one, found)
-    found.round = round_of(good[0]) if good else 0
+    found.round = len(history) if found.complete else round_of(good[0]) if good else 0
     _metrics(directory, found, keep=found.round)
-    found.complete = _result(directory, found)
+    if not found.complete:
+        for name in ("result.json", "model.safetensors"):  # resuming makes them again
+            _aside(path, path / name, found)
 
 
 def _metrics(directory: RunDirectory, found: Repaired, keep: int) -> None:
@@ -111,20 +116,17 @@ def _metrics(directory: RunDirectory, found: Repaired, keep: int) -> None:
                       f"metrics.jsonl is empty; {lost} lines were set aside.")  # fmt: skip
 
 
-def _result(directory: RunDirectory, found: Repaired) -> bool:
-    """Whether the run is complete; a result without its model, or that cannot be read, is made again by resuming."""
+def _whole(directory: RunDirectory, rounds: int) -> bool:
+    """Whether the run is complete: its result, all rounds that this adds up, and the very model that it is of."""
     try:
         summary = directory.result()
-        if summary is None:
+        if summary is None or summary["rounds"] != rounds:
             return False
         load_file(directory.path / "model.safetensors")
-        if summary["rounds"] == found.round:
-            return True
+        found = hashlib.sha256((directory.path / "model.safetensors").read_bytes()).hexdigest()
+        return bool(summary.get("model_sha256", found) == found)
     except (PolyfedError, OSError, ValueError, SafetensorError):
-        pass
-    for name in ("result.json", "model.safetensors"):
-        _aside(directory.path, directory.path / name, found)
-    return False
+        return False
 
 
 def _aside(run: Path, path: Path, found: Repaired, copy: bool = False) -> None:

@@ -44,6 +44,7 @@ class TaskClient:
     common_key: int = 0
     exchange: int = 0
     holds: Tensor = field(default_factory=lambda: torch.ones(1))
+    fractions: Tensor = field(default_factory=lambda: torch.ones(1))
 
     def data(self, split: str = "train") -> Batch:
         """The rows are in the scratch, as the loops want them."""

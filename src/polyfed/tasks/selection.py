@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted
 
 from polyfed.core.errors import BadInput
 from polyfed.core.keys import generator
 from polyfed.tasks.estimator import MochaEstimator
+from polyfed.tasks.rows import is_list
 from polyfed.work.linear.losses import find
 
 PAPER = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)  # Smith et al. 2017, section 5.2
@@ -25,6 +27,8 @@ Index = NDArray[np.int64]
 
 class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Fits `estimator` with the lam, of `lams`, that does best in cross-validation; of equals, the largest.
+
+    For lists, one X and one y per task. Of a table with a task column, take scikit-learn's GridSearchCV.
 
     After fit: lam_, scores_ (one a lam: accuracy, or minus the squared error, the mean over the tasks), best_.
     """
@@ -39,6 +43,11 @@ class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         if self.folds < 2:
             raise BadInput(f"folds should be at least 2. Found {self.folds}.")
         base = MochaEstimator() if self.estimator is None else self.estimator
+        if base.task is not None or not is_list(Xs):
+            raise BadInput(
+                "MochaCV takes lists, one X and one y per task. Found a table or an estimator with task=: "
+                "GridSearchCV(MochaEstimator(task='column'), {'lam': [...]}) chooses lam for a table."
+            )
         ys = [np.asarray(y).ravel() for y in ys]
         held = [folds(y, self.folds, find(base.loss).labels, self.seed, t) for t, y in enumerate(ys)]
         self.scores_ = np.array([self._score(clone(base).set_params(lam=lam), Xs, ys, held) for lam in self.lams])
@@ -49,10 +58,13 @@ class MochaCV(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def predict(self, Xs: Sequence[Any]) -> list[NDArray[Any]]:
         """The chosen model's predictions."""
-        return self.best_.predict(Xs)
+        check_is_fitted(self, "best_")
+        found: list[NDArray[Any]] = self.best_.predict(Xs)
+        return found
 
     def score(self, Xs: Sequence[Any], ys: Sequence[Any]) -> float:
         """The chosen model's score."""
+        check_is_fitted(self, "best_")
         return self.best_.score(Xs, ys)
 
     def _score(self, model: MochaEstimator, Xs: Sequence[Any], ys: Sequence[Any], held: Sequence[Index]) -> float:

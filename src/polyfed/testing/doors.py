@@ -17,6 +17,7 @@ from polyfed.core.fleet import Metered
 from polyfed.core.layer import Layer, Layers
 from polyfed.core.part import Part
 from polyfed.core.problem import Objective, Problem
+from polyfed.metrics import auc, calibration_error
 
 
 class _TwoHeads(nn.Module):
@@ -62,7 +63,8 @@ def small_task_part(sizes: Sequence[int] = (20, 7, 12, 31, 16, 9)) -> Part:
     federation = Federation(x, {"y": y}, Rows(np.arange(n), np.cumsum(length) - length, length))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return Part(Problem(nn.Linear(4, 1), [Objective("y", "binary")], torch.float64), federation)
+        objective = Objective("y", "binary", {"auc": auc(bins=16), "calibration": calibration_error(bins=4)})
+        return Part(Problem(nn.Linear(4, 1), [objective], torch.float64), federation)
 
 
 def open_door(

@@ -66,7 +66,7 @@ def _cases() -> dict[str, Case]:
     budget = {"budget": torch.full((len(CLIENTS),), 6)}
     sdca = {**node, **budget, "s": torch.ones(len(CLIENTS), dtype=torch.float64)}
     zeros = torch.zeros(2, problem.dim, dtype=torch.float64)
-    omega = {"omega": trained["omega"]}
+    omega, of_task = {"omega": trained["omega"]}, small_task_part().problem.initial()
     return {
         "sgd": Case("sgd", options=local, shared=trained),
         "sgd in epochs": Case("sgd", options={**local, "steps": 0, "epochs": 2}, shared=trained),
@@ -82,6 +82,7 @@ def _cases() -> dict[str, Case]:
         "q-sgd": Case("q-sgd", options={**local, "q": 1.0, "L": 2.0}, shared=trained),
         "gradient": Case("gradient", options={"batch_size": 5}, shared=trained),
         "evaluate": Case("evaluate", options={"split": "train"}, shared=model),
+        "whole split": Case("evaluate", TASKS, {"split": "train", "statistics": True}, of_task),
         "progress": Case("progress", options={"work": "sgd", "options": local}, shared=trained),
         "moments": Case("moments", TASKS),
         "task-gradient": Case("task-gradient", TASKS, task, each={**node, **budget}),
@@ -181,7 +182,7 @@ def _compare(
 def _check_sums(factory: Factory, rtol: float) -> None:
     """A sum is the sum of what `ask` gives, times the weights."""
     with _opened(factory) as (doors, _):
-        for name in ("sgd", "jacobian", "residual", "moments"):
+        for name in ("sgd", "jacobian", "residual", "moments", "whole split"):
             case = CASES[name]
             wanted = Sum.of(stack.weighed(case.request()) for stack in _ask(doors, case))
             total = doors[case.part].sum(CLIENTS, case.request())

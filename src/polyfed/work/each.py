@@ -60,8 +60,8 @@ def local_model(client: GradientClient, request: Request, options: LocalSteps) -
 def sgd_each(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Delta_si for every objective s the client holds: M models' upload."""
     deltas, at_x, after = updates(client, request, options)
-    a = options.share(client)
-    return {"deltas": deltas, "buffers": after, "losses": at_x, "heard": a * client.holds, "weight": a}
+    heard = options.heard(client)
+    return {"deltas": deltas, "buffers": after, "losses": at_x, "heard": heard, "weight": options.share(client)}
 
 
 @work(
@@ -73,7 +73,7 @@ def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptio
     deltas, at_x, _ = updates(client, request, options)
     shown = columns(deltas, client.problem, options.over)
     S = shown if options.k == shown.shape[1] else sketch(shown, options.k, client.common_key)
-    return {"S": S, "losses": at_x, "heard": options.share(client) * client.holds}
+    return {"S": S, "losses": at_x, "heard": options.heard(client)}
 
 
 @work(
@@ -83,4 +83,4 @@ def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptio
 def sgd_each_combined(client: GradientClient, request: Request, options: EachOptions) -> Arrays:
     """u_i = sum_s omega_s Delta_si, the same local runs as before: one model's upload."""
     deltas, _, after = updates(client, request, options)
-    return {"delta": request["omega"] @ deltas, "buffers": after, "weight": options.share(client)}
+    return {"delta": options.own(client, request["omega"]) @ deltas, "buffers": after, "weight": options.share(client)}

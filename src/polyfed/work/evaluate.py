@@ -5,37 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
+from polyfed.core.metric import KINDS
 from polyfed.core.problem import Batch
-from polyfed.core.schema import losses, weight
-from polyfed.core.work import Arrays, work, works
+from polyfed.core.schema import losses, statistics, weight
+from polyfed.core.work import Arrays, ReplySchema, work, works
+
+ROWS = 1024  # that are measured at a time
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """split: which of the client's rows, 'train', 'valid' or 'test'."""
+    """split: which of the client's rows, 'train', 'valid' or 'test'; statistics: whether those of metrics of the whole
+    split are wanted, too."""
 
     split: str = "train"
+    statistics: bool = False
 
     def counts(self, n: int) -> float:
         """How many rows a client with n examples measures; of rows kept aside nobody has said how many there are."""
         return n if self.split == "train" else math.inf
 
+    def reply(self) -> ReplySchema:
+        """Sums, all of them: what a server may add up without seeing one."""
+        means = {"values": losses("K"), "heard": weight("M", whole=True), "n": weight(whole=True)}
+        if not self.statistics:
+            return means
+        return {**means, "counts": statistics("C", "int64", upto="n"), "moments": statistics("S", "float64")}
+
 
 @work(
-    "evaluate", reply={"values": losses("K"), "heard": weight("M", whole=True), "n": weight(whole=True)},
-    options=EvaluateOptions, counts=EvaluateOptions.counts, measures=True,
+    "evaluate", reply=EvaluateOptions.reply, options=EvaluateOptions, counts=EvaluateOptions.counts, measures=True,
 )  # fmt: skip
 def evaluate(client: GradientClient, request: Request, options: EvaluateOptions) -> Arrays:
     """Sums over the rows of a split of every objective's loss and metrics, and how many rows there were."""
-    values, n = measured(client, request, options.split)
-    return {"values": values, "heard": n * client.holds, "n": n}
+    if not options.statistics:
+        return measured(client, request, options.split)._asdict()
+    sums, counts, moments = _whole_split(client, request, options.split)
+    return {**sums._asdict(), "counts": counts, "moments": moments}
 
 
 @dataclass(frozen=True)
@@ -59,22 +72,55 @@ def progress(client: GradientClient, request: Request, options: ProgressOptions)
     if training.local_model is None:
         raise TypeError(f"the work {options.work!r} says nothing of a local model")
     end = training.local_model(client, request, training.parse(options.options))
-    after, n = measured_at(client, *end, "train")
-    before, _ = measured(client, request, "train")
-    return {"change": (after - before) / n, "heard": client.holds}
+    after = measured_at(client, *end, "train")
+    before = measured(client, request, "train")
+    rows = [after.heard[k].clamp(min=1) for k, o in enumerate(client.problem.objectives) for _ in o.values]
+    return {"change": (after.values - before.values) / torch.stack(rows), "heard": client.holds}
 
 
-def measured(client: GradientClient, request: Request, split: str) -> tuple[Tensor, Tensor]:
-    """Sums of the measured values (K,) at the request's model over the rows of a split, and their number."""
+class Sums(NamedTuple):
+    """Of a split: sums of the measured values (K,), how many rows each objective has (M,), and how many there are."""
+
+    values: Tensor
+    heard: Tensor
+    n: Tensor
+
+    @classmethod
+    def none(cls, client: GradientClient, like: Tensor) -> Sums:
+        dims = client.problem.dims
+        return cls(like.new_zeros(dims["K"]), like.new_zeros(dims["M"]), like.new_zeros(()))
+
+    def plus(self, client: GradientClient, batch: Batch, values: Tensor) -> Sums:
+        """With one more batch; rows without an objective's label do not count for it."""
+        n = batch.number().to(values.dtype)
+        each = [batch.number(label).to(n) for label in client.problem.labels] if batch.labelled else None
+        heard = client.holds * (n if each is None else torch.stack(each))
+        return Sums(self.values + values, self.heard + heard, self.n + n)
+
+
+def measured(client: GradientClient, request: Request, split: str) -> Sums:
+    """Sums of the measured values at the request's model over the rows of a split."""
     return measured_at(client, request["x"], request["buffers"], split)
 
 
-def measured_at(client: GradientClient, x: Tensor, buffers: Tensor, split: str) -> tuple[Tensor, Tensor]:
+def measured_at(client: GradientClient, x: Tensor, buffers: Tensor, split: str) -> Sums:
     """The same at any model."""
 
-    def step(carry: tuple[Tensor, Tensor], batch: Batch, i: int) -> tuple[Tensor, Tensor]:
-        rows = batch.total(torch.ones(len(batch.x), dtype=x.dtype, device=x.device))
-        return carry[0] + client.measure(x, buffers, batch), carry[1] + rows
+    def step(carry: Sums, batch: Batch, i: int) -> Sums:
+        return carry.plus(client, batch, client.measure(x, buffers, batch))
 
-    start = x.new_zeros(client.problem.dims["K"]), x.new_zeros(())
-    return client.loop(step, start, epochs=1, batch_size=1024, split=split, shuffle=False)
+    return client.loop(step, Sums.none(client, x), epochs=1, batch_size=ROWS, split=split, shuffle=False)
+
+
+def _whole_split(client: GradientClient, request: Request, split: str) -> tuple[Sums, Tensor, Tensor]:
+    """The same, and the counts (C,) and moments (S,) of metrics of the whole split, by one pass over its rows."""
+    x, dims = request["x"], client.problem.dims
+
+    def step(carry: tuple[Sums, Tensor, Tensor], batch: Batch, i: int) -> tuple[Sums, Tensor, Tensor]:
+        values, counts, moments = client.measure_split(x, request["buffers"], batch)
+        return carry[0].plus(client, batch, values), carry[1] + counts, carry[2] + moments
+
+    counts = torch.zeros(dims["C"], dtype=KINDS[True], device=x.device)
+    moments = torch.zeros(dims["S"], dtype=KINDS[False], device=x.device)
+    start = Sums.none(client, x), counts, moments
+    return client.loop(step, start, epochs=1, batch_size=ROWS, split=split, shuffle=False)

@@ -35,9 +35,9 @@ class GradientOptions:
 
 def full_loss(client: GradientClient, request: Request) -> Tensor:
     """sum_s omega_s f_is(x) over all training rows."""
-    values, n = measured(client, request, "train")
-    every = torch.stack([values[k] for k in client.problem.loss_places])
-    return torch.dot(every / n, request["omega"])
+    sums = measured(client, request, "train")
+    every = torch.stack([sums.values[k] for k in client.problem.loss_places])
+    return torch.dot(every / sums.heard.clamp(min=1), request["omega"])
 
 
 @work(
@@ -60,7 +60,8 @@ def q_sgd(client: GradientClient, request: Request, options: QOptions) -> Arrays
     Dw = L * (request["x"] - w)
     h = L * F**q + (q * F ** (q - 1) * Dw.square().sum() if q > 0 else 0.0)
     a = options.share(client)
-    return {"delta": F**q * Dw, "h": h, "buffers": after, "losses": at_x, "heard": a * client.holds, "weight": a}
+    heard = options.heard(client)
+    return {"delta": F**q * Dw, "h": h, "buffers": after, "losses": at_x, "heard": heard, "weight": a}
 
 
 @work(

@@ -90,12 +90,13 @@ def full_jacobian(client: GradientClient, request: Request, options: FullOptions
 
     def step(carry: tuple[Tensor, Tensor], batch: Batch, i: int) -> tuple[Tensor, Tensor]:
         J, _, _ = client.jacobian(x, buffers, batch, train=False)
-        rows = batch.total(torch.ones(len(batch.x), dtype=x.dtype, device=x.device))
+        rows = client.problem.counts(batch).unsqueeze(1)
         return carry[0] + rows * J, carry[1] + rows
 
-    start = x.new_zeros(len(client.holds), len(x)), x.new_zeros(())
+    start = x.new_zeros(len(client.holds), len(x)), x.new_zeros(len(client.holds), 1)
     total, n = client.loop(step, start, epochs=1, batch_size=1024, shuffle=False)
-    return {"H": total / n, "heard": options.counts(client.n) * client.holds}
+    stakes = client.fractions if options.weight == "size" else client.holds
+    return {"H": total / n.clamp(min=1), "heard": options.counts(client.n) * stakes}
 
 
 @work(
@@ -105,7 +106,7 @@ def full_jacobian(client: GradientClient, request: Request, options: FullOptions
 def jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """The compressed stochastic Jacobian H_i on one batch."""
     J, at_x, _ = first_jacobian(client, request, options.batch_size, options.draw)
-    return {**_encoded(J, client, options), "losses": at_x, "heard": options.share(client) * client.holds}
+    return {**_encoded(J, client, options), "losses": at_x, "heard": options.heard(client)}
 
 
 @work(
@@ -124,8 +125,8 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
     """What two-way compression asks back, from the same batch as before: with R = Ht - H and the server's h,
     Ht Ht^T; H H^T + R H^T + H R^T; and R h^T, the first two counted by a_i^2, the last by a_i."""
     J, _, _ = first_jacobian(client, request, options.batch_size)
-    Ht, keys = columns(J, client.problem, options.over), _keys(client)
-    H = lifted(options, options.compressor.encode(Ht, keys), keys) * client.holds.unsqueeze(1)  # as the server counts
+    J, keys, stakes = columns(J, client.problem, options.over), _keys(client), options.stakes(client).unsqueeze(1)
+    Ht, H = J * stakes, lifted(options, options.compressor.encode(J, keys), keys) * stakes  # as the server counts
     down = {name[2:]: value for name, value in request.shared.items() if name.startswith("h.")}
     h, R = lifted(options, down, (client.common_key, own_key(0))), Ht - H
     sent, a = H @ H.T + R @ H.T + H @ R.T, options.share(client)
@@ -144,11 +145,10 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
 def sgd_jacobian(client: GradientClient, request: Request, options: JacobianOptions) -> Arrays:
     """Local training with the weights of the request, and the compressed Jacobian of its first batch."""
     J, at_x, after = first_jacobian(client, request, options.batch_size)
-    omega = request["omega"]
+    omega = options.own(client, request["omega"])
     w, after, _ = descend(client, request, options, omega, first=(omega @ J, at_x, after))
-    a = options.share(client)
-    trained = {"delta": request["x"] - w, "buffers": after, "weight": a}
-    return {**trained, **_encoded(J, client, options), "losses": at_x, "heard": a * client.holds}
+    trained = {"delta": request["x"] - w, "buffers": after, "weight": options.share(client)}
+    return {**trained, **_encoded(J, client, options), "losses": at_x, "heard": options.heard(client)}
 
 
 @work(
@@ -160,7 +160,7 @@ def exact_jacobian(client: GradientClient, request: Request, options: JacobianOp
     J, at_x, _ = first_jacobian(client, request, options.batch_size)
     some = columns(J, client.problem, options.over)
     H = torch.nn.functional.pad(some, (0, J.shape[1] - some.shape[1]))
-    return {"H": H, "losses": at_x, "heard": options.share(client) * client.holds}
+    return {"H": H, "losses": at_x, "heard": options.heard(client)}
 
 
 def _encoded(J: Tensor, client: GradientClient, options: JacobianOptions) -> Arrays:

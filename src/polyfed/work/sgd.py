@@ -69,6 +69,19 @@ class LocalSteps:
         """a_i: what this client counts in a mean, 1 or its number of examples."""
         return self.counts(client.n)
 
+    def stakes(self, client: Client) -> Tensor:
+        """What part of a_i counts for each objective: all for those it holds; by size, the part that has a label."""
+        return client.fractions if self.weight == "size" else client.holds
+
+    def own(self, client: Client, omega: Tensor) -> Tensor:
+        """The objectives' weights omega for this client: by size, an objective counts by the labels it has for it."""
+        return omega * client.fractions if self.weight == "size" else omega
+
+    def heard(self, client: Client) -> Tensor:
+        """a_is: what this client counts in a mean of one objective."""
+        heard: Tensor = self.share(client) * self.stakes(client)
+        return heard
+
 
 TRAINED = {"delta": update("d", by="weight"), "buffers": buffers("b", by="weight")}
 HEARD = {"losses": losses("M", by="heard"), "heard": weight("M")}
@@ -76,7 +89,7 @@ HEARD = {"losses": losses("M", by="heard"), "heard": weight("M")}
 
 def local_model(client: GradientClient, request: Request, options: LocalSteps) -> tuple[Tensor, Tensor]:
     """Where local steps on sum_s omega_s f_s end: the model and the buffers."""
-    w, after, _ = descend(client, request, options, request["omega"])
+    w, after, _ = descend(client, request, options, options.own(client, request["omega"]))
     return w, after
 
 
@@ -86,9 +99,9 @@ def local_model(client: GradientClient, request: Request, options: LocalSteps) -
 )  # fmt: skip
 def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:
     """Minimise sum_s omega_s f_s + mu/2 |w - x|^2 from x; reply with x - w. The losses are those at x, on one batch."""
-    w, after, at_x = descend(client, request, options, request["omega"])
-    a = options.share(client)
-    return {"delta": request["x"] - w, "buffers": after, "losses": at_x, "heard": a * client.holds, "weight": a}
+    w, after, at_x = descend(client, request, options, options.own(client, request["omega"]))
+    trained = {"delta": request["x"] - w, "buffers": after, "weight": options.share(client)}
+    return {**trained, "losses": at_x, "heard": options.heard(client)}
 
 
 def descend(

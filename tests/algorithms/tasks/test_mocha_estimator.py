@@ -133,7 +133,7 @@ def test_a_task_with_one_class_and_rows_of_zeros_are_handled() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda Xs, ys: ys[2].__setitem__(0, 3.0), "Labels should be -1 and 1, or 0 and 1"),
+        (lambda Xs, ys: ys[2].__setitem__(0, 0.5), "Labels should be classes"),
         (lambda Xs, ys: Xs[3].__setitem__((0, 0), np.nan), "Task 3: Features and targets should be finite"),
         (lambda Xs, ys: (Xs.__setitem__(1, Xs[1][:0]), ys.__setitem__(1, ys[1][:0])), "Task 1: .*at least one example"),
         (lambda Xs, ys: Xs.__setitem__(1, Xs[1][:5]), "Task 1: .*one target a row"),

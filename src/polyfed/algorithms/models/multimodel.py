@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from polyfed.algorithms.models.schedules import Groups, Schedule, schedules, split
 from polyfed.core.algorithm import Algorithm, State, run_round
 from polyfed.core.door import Door, draw_cohort
-from polyfed.core.errors import BadInput, NobodyAnswered
+from polyfed.core.errors import BadInput, NobodyAnswered, shown
 from polyfed.core.keys import generator
 from polyfed.core.problem import Problem
 
@@ -46,8 +46,12 @@ class MultiModel:
     schedule: str | Schedule = "mfa-rr"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.models, Mapping):
+            raise BadInput(f"models should be a dict of (problem, algorithm) by name. Found {shown(self.models)}.")
         if not self.models:
             raise BadInput("There should be at least one model. Found none.")
+        for name, pair in self.models.items():
+            _check_pair(name, pair)
         if isinstance(self.schedule, str):
             _ = schedules[self.schedule]  # an unknown name ends here
 
@@ -59,6 +63,15 @@ class MultiModel:
     @property
     def assign(self) -> Schedule:
         return schedules[self.schedule] if isinstance(self.schedule, str) else self.schedule
+
+
+def _check_pair(name: str, pair: Any) -> None:
+    kinds = [type(thing) for thing in pair] if isinstance(pair, tuple | list) else []
+    if len(kinds) != 2 or not issubclass(kinds[0], Problem) or not issubclass(kinds[1], Algorithm):
+        raise BadInput(
+            f"Model {shown(name)} should be a pair of a polyfed.Problem and a polyfed.Algorithm, as in (problem, "
+            f"polyfed.FedAvg()). Found {shown(pair)}."
+        )
 
 
 class ClientPool:

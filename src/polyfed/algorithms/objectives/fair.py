@@ -43,7 +43,7 @@ class QFedAvg(Scalarised, LocalTraining):
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
-        lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), fleet)
+        lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), fleet.holds[cohort], fleet)
         lipschitz = self.L or 1 / self.client_lr(t, fleet)
         options = {**self.local_options(t, fleet), "q": self.q, "L": lipschitz}
         total = fleet.sum(cohort, Request("q-sgd", shared, options=options))
@@ -77,7 +77,7 @@ class AFL(Scalarised):
         cohort = fleet.cohort(t)
         mixture = state["lambda"] if "lambda" in state else self._start(fleet)
         raised = mixture.clone()
-        lam, shared = self.scalarised(state, cohort, np.ones(len(cohort)), fleet)
+        lam, shared = self.scalarised(state, cohort, np.ones(len(cohort)), fleet.holds[cohort], fleet)
         direction, buffers, weight = torch.zeros_like(state["x"]), torch.zeros_like(state["buffers"]), 0.0
         heard: list[int] = []
         for stack in fleet.ask(cohort, Request("gradient", shared, options={"batch_size": self.batch_size})):

@@ -75,7 +75,7 @@ class FedAvg(Scalarised, LocalTraining):
 
     def round(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
         cohort = fleet.cohort(t)
-        lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), fleet)
+        lam, shared = self.scalarised(state, cohort, self.shares(cohort, fleet), self.stakes(cohort, fleet), fleet)
         request = Request("sgd", shared, options={**self.local_options(t, fleet), "mu": self.mu})
         combine = self._mgda if self.needs == "replies" else self._mean
         mean, total, found = combine(cohort, request, fleet)

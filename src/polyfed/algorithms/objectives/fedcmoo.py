@@ -135,7 +135,7 @@ class FedCMOO(Gramian):
             w, remembered, found = state["w"].numpy(), state["weighting"], {}
         if not fleet.holds[clients].any(0)[w > 0].all():  # two sets held more than the cohort does
             w = self._applied(w, fleet.holds[clients])
-        omega = objective_weights(w, self.shares(clients, fleet), fleet.holds[clients])
+        omega = objective_weights(w, self.shares(clients, fleet), self.stakes(clients, fleet))
         again = {} if self.gram == "cohort" else model  # the cohort has x already, where it sent its Jacobians
         shared = {**again, "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
         total = fleet.sum(clients, Request("sgd", shared, options=self.local_options(t, fleet)))
@@ -148,7 +148,7 @@ class FedCMOO(Gramian):
         """One exchange: last round's weights for training, this round's Jacobians for the next weights."""
         cohort = fleet.cohort(t)
         w = self._applied(state["w"].numpy(), fleet.holds[cohort])
-        omega = objective_weights(w, self.shares(cohort, fleet), fleet.holds[cohort])
+        omega = objective_weights(w, self.shares(cohort, fleet), self.stakes(cohort, fleet))
         shared = {**_model(state), "omega": torch.as_tensor(omega, dtype=state["x"].dtype)}
         request = Request("sgd-jacobian", shared, options=self._options(t, fleet))
         total, features, _ = self._features(t, cohort, request, fleet)

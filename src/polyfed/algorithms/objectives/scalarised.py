@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +37,11 @@ class Scalarised(Algorithm):
         fixed(self.weights, problem.names)
 
     def scalarised(
-        self, state: State, cohort: Sequence[int], a: NDArray[np.float64], fleet: Door
+        self, state: State, cohort: Sequence[int], a: NDArray[np.float64], stakes: NDArray[Any], fleet: Door
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The weights among the objectives that the cohort holds, and the arrays of a request for local work."""
         lam = present(fixed(self.weights, fleet.names), fleet.holds[cohort])
-        omega = torch.as_tensor(objective_weights(lam, a, fleet.holds[cohort]), dtype=state["x"].dtype)
+        omega = torch.as_tensor(objective_weights(lam, a, stakes), dtype=state["x"].dtype)
         return torch.from_numpy(lam), {"x": state["x"], "buffers": state["buffers"], "omega": omega}
 
 

@@ -69,6 +69,7 @@ class ManyClients:
     exchange: Tensor
     n: Tensor
     holds: Tensor
+    fractions: Tensor
     place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows
     sizes: Sizes
 
@@ -84,6 +85,9 @@ class ManyClients:
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         return self.stacked.measure(x, self.holds, batch)
+
+    def measure_split(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.stacked.measure_split(x, self.holds, batch)
 
     def loop(
         self,
@@ -142,9 +146,7 @@ class ManyClients:
         return row, (place < length).to(self.problem.dtype)
 
     def _gather(self, rows: Tensor, mask: Tensor) -> Batch:
-        f = self.federation
-        x = f.x[rows]
-        return Batch(f.prepare(x) if f.prepare else x, {name: t[rows] for name, t in f.targets.items()}, mask)
+        return self.federation.taken(lambda t: t[rows], mask)
 
     def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool, draw: int) -> Batch:
         if self.federation.augment is None or split != "train" or not shuffle:

@@ -10,48 +10,64 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._functorch import config
 from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
+from polyfed.core.structure import arguments, mapped
 from polyfed.engines.batched.kernels.convolution import replace_convolutions
 
 
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
-    def __init__(
-        self, problem: Problem, device: torch.device, compiled: bool, targets: tuple[str, ...], partial: bool
-    ) -> None:
-        """targets: the targets' names, in the order they are passed in; partial: whether some client lacks one."""
-        self.problem, self.names, self.partial = problem, targets, partial
+    def __init__(self, problem: Problem, device: torch.device, compiled: bool, some: bool) -> None:
+        """some: whether some client lacks an objective."""
+        self.problem, self._some = problem, some
         self.model = copy.deepcopy(problem.model).to(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
         if not self._recurrent:
             replace_convolutions(self.model)
-        over: dict[str, Any] = {"in_dims": 0, "randomness": "different"}
-        fast: Callable[[Any], Any] = torch.compile if compiled and not self._recurrent else lambda f: f
-        self.losses = fast(vmap(self._losses, **over))
-        self.measures = fast(vmap(self._measured, **over))
+        self._fast: Callable[[Any], Any] = torch.compile if compiled and not self._recurrent else lambda f: f
+        self._shapes: list[tuple[TreeSpec, tuple[Callable[..., Any], ...]]] = []
 
-    def _outputs(self, x: Tensor, bx: Tensor) -> Outputs:
-        bx = bx.to(self.problem.dtype) if bx.is_floating_point() else bx
+    def _flat(self, batch: Batch) -> tuple[TreeSpec, list[Tensor]]:
+        """A batch as a list of tensors, and what puts them together again."""
+        flat, spec = tree_flatten(tuple(batch))
+        return spec, flat
+
+    def _programs(self, spec: TreeSpec) -> tuple[Callable[..., Any], ...]:
+        """The losses and the measurements of stacked batches of this structure, and those with a split's statistics."""
+        for known, programs in self._shapes:
+            if known == spec:
+                return programs
+        every = self._losses, self._measured, self._measured_split
+        made = tuple(self._fast(vmap(partial(f, spec), in_dims=0, randomness="different")) for f in every)
+        self._shapes.append((spec, made))
+        return made
+
+    def _outputs(self, x: Tensor, batch: Batch) -> Outputs:
+        given, named = arguments(self.model, mapped(self._input, batch.x))
 
         def outputs(x: Tensor) -> Outputs:
-            called: Outputs = functional_call(self.model, self.problem.split(x), (bx,))
-            return called
+            return functional_call(self.model, self.problem.split(x), given, named)
 
         if self._recurrent:  # vmap has no rule for such a layer, but below a gradient, without cuDNN, it comes apart
             with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "There is a performance drop")  # on a CPU, with its own library
-                called: Outputs = vjp(outputs, x)[0]
-                return called
+                return vjp(outputs, x)[0]
         return outputs(x)
+
+    def _input(self, x: Tensor) -> Tensor:
+        return x.to(self.problem.dtype) if x.is_floating_point() else x
 
     def _mode(self, train: bool) -> None:
         """Training or evaluating; what the user had put into evaluation mode stays there."""
@@ -59,60 +75,82 @@ class Stacked:
         for module in self._always:
             module.eval()
 
-    def _losses(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
-        batch = self._batch(holds, bx, mask, targets)
-        losses = torch.stack(self.problem.losses(self._outputs(x, bx), batch, [True] * len(holds)))
+    def _losses(self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
+        batch, params = self._batch(holds, spec, flat), self.problem.split(x)
+        losses = torch.stack(self.problem.losses(self._outputs(x, batch), batch, [True] * len(holds), params))
         return torch.where(holds > 0, losses, torch.zeros_like(losses))
 
     # a loss depends on its own client's parameters alone: the gradient of the sum over clients holds that of each
 
-    def _grads(self, x: Tensor, omega: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def _grads(self, spec: TreeSpec, x: Tensor, omega: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
         with _backwards():
             x = x.detach().requires_grad_()
-            losses = self.losses(x, *batch)
+            losses = self._programs(spec)[0](x, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
         return g, losses.detach()
 
-    def _jacobians(self, x: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def _jacobians(self, spec: TreeSpec, x: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
         with _backwards():
             x = x.detach().requires_grad_()
-            losses = self.losses(x, *batch)
+            losses = self._programs(spec)[0](x, *batch)
             totals = losses.sum(0)
             rows = [torch.autograd.grad(total, x, retain_graph=True)[0] for total in totals]
         return torch.stack(rows, 1), losses.detach()
 
-    def _measured(self, x: Tensor, holds: Tensor, bx: Tensor, mask: Tensor, *targets: Tensor) -> Tensor:
-        batch, out = self._batch(holds, bx, mask, targets), self._outputs(x, bx)
+    def _measured(self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
+        batch = self._batch(holds, spec, flat)
+        return self._values(x, holds, self._outputs(x, batch), batch)
+
+    def _measured_split(
+        self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch = self._batch(holds, spec, flat)
+        out = self._outputs(x, batch)
+        return self._values(x, holds, out, batch), *split_statistics(self.problem, out, batch, holds, x)
+
+    def _values(self, x: Tensor, holds: Tensor, out: Outputs, batch: Batch) -> Tensor:
+        params = self.problem.split(x)
         values = [
-            holds[k] * batch.total(self.problem.value(k, name, out, batch))
+            holds[k] * batch.total(self.problem.value(k, name, out, batch, params), self.problem.labels[k])
             for k, objective in enumerate(self.problem.objectives)
             for name in objective.values
         ]
         return torch.stack(values)
 
-    def _batch(self, holds: Tensor, bx: Tensor, mask: Tensor, targets: Sequence[Tensor]) -> Batch:
+    def _batch(self, holds: Tensor, spec: TreeSpec, flat: Sequence[Tensor]) -> Batch:
         """A client's batch; targets of what it does not hold may be anything, NaN or a class of its own: they are 0."""
-        named = dict(zip(self.names, targets, strict=True))
-        for k, name in enumerate(self.problem.names) if self.partial else ():
+        batch = Batch(*tree_unflatten(flat, spec))
+        named = dict(batch.targets)
+        for k, name in enumerate(self.problem.names) if self._some else ():
             if name in named:
                 named[name] = torch.where(holds[k] > 0, named[name], torch.zeros_like(named[name]))
-        return Batch(bx, named, mask)
+        return batch._replace(targets=named)
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         self._mode(True)
-        g, losses = _call(self._grads, x, omega, holds, *_flat(batch))
+        spec, flat = self._flat(batch)
+        g, losses = _call(partial(self._grads, spec), x, omega, holds, *flat)
         return g, losses
 
     def jacobian(self, x: Tensor, holds: Tensor, batch: Batch, train: bool) -> tuple[Tensor, Tensor]:
         self._mode(train)
-        J, losses = _call(self._jacobians, x, holds, *_flat(batch))
+        spec, flat = self._flat(batch)
+        J, losses = _call(partial(self._jacobians, spec), x, holds, *flat)
         return J, losses
 
     @torch.no_grad()
     def measure(self, x: Tensor, holds: Tensor, batch: Batch) -> Tensor:
         self._mode(False)
-        (values,) = _call(lambda *a: (self.measures(*a),), x, holds, *_flat(batch))
+        spec, flat = self._flat(batch)
+        (values,) = _call(lambda *a: (self._programs(spec)[1](*a),), x, holds, *flat)
         return values
+
+    @torch.no_grad()
+    def measure_split(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        self._mode(False)
+        spec, flat = self._flat(batch)
+        values, counts, moments = _call(lambda *a: self._programs(spec)[2](*a), x, holds, *flat)
+        return values, counts, moments
 
 
 @contextmanager
@@ -137,11 +175,6 @@ def _backwards() -> Iterator[None]:
         config.patch(donated_buffer=False),
     ):
         yield
-
-
-def _flat(batch: Batch) -> tuple[Tensor, ...]:
-    assert batch.mask is not None
-    return batch.x, batch.mask, *batch.targets.values()
 
 
 def _call(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from polyfed.client.device import precision, resident
+from polyfed.client.device import arrays_on, precision, resident
 from polyfed.client.memory import Memory
 from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
@@ -62,14 +62,14 @@ class Together:
         self.problem, self.federation, self.layers, self.settings = part.problem, part.federation, layers, settings
         self.memory = Memory()
         population = Population.of(part.problem, part.federation)
-        self._examples, self._holds = population.examples, population.holds
-        self._on_device = resident(settings.device, part.federation)
+        self._examples, self._holds, self._fractions = population.examples, population.holds, population.fractions
+        self._arrays = arrays_on(settings.device, part.federation)
+        self._on_device = resident(settings.device, self._arrays)
         splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
         self._rows = {s: _padded(rows, len(part.federation)) for s, rows in splits.items()}
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
         partial = not bool(self._holds.all())
-        names = tuple(part.federation.targets)
-        self._stacked = Stacked(part.problem, settings.device, settings.compile, names, partial)
+        self._stacked = Stacked(part.problem, settings.device, settings.compile, partial)
         self._captured: dict[Any, Captured] = {}
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
@@ -132,10 +132,9 @@ class Together:
 
     def _run_each(self, group: Group, which: slice) -> Iterator[Stack]:
         if self._runner is None:
-            arrays = replace(self.federation, x=self._on_device.x, targets=self._on_device.targets)
             self._runner = ClientRunner(
                 self.problem, self.federation, self.layers,
-                device=self.settings.device, on_device=arrays, tf32=self.settings.tf32,
+                device=self.settings.device, on_device=self._arrays, tf32=self.settings.tf32,
             )  # fmt: skip
         for client, place, sent in zip(group.clients[which], group.places[which], group.sent[which], strict=True):
             job = self.memory.job(client, replace(group.request.row(place), shared=sent))
@@ -190,9 +189,10 @@ class Together:
         put = torch.from_numpy  # indexing has made each of these arrays anew
         places = {s: (put(start[ids]), put(length[ids])) for s, (start, length) in self._rows.items()}
         n = put(self._examples[ids]).to(self.problem.dtype)
-        holds = put(self._holds[ids]).to(self.problem.dtype)
+        holds, fractions = (put(table[ids]).to(self.problem.dtype) for table in (self._holds, self._fractions))
         lengths = {s: length[ids] for s, (_, length) in self._rows.items()}
-        return {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "place": places}, Sizes(lengths, self._most)
+        mine = {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "fractions": fractions, "place": places}
+        return mine, Sizes(lengths, self._most)
 
     def _program(self, request: Request, sizes: Sizes) -> Program:
         """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
@@ -265,6 +265,9 @@ def unfit(problem: Problem, layers: Layers) -> str:
     """Why clients cannot be run together, or nothing."""
     if problem.buffers:
         return "its model has float buffers (BatchNorm), which padding would disturb; use GroupNorm."
+    if unaware := [o.name for o in problem.objectives if o.per == "batch" and not {"mask"} & {*o.takes} and
+                   set(o.takes) != {"parameters"}]:  # fmt: skip
+        return f"the loss of {unaware[0]!r} is about the batch and takes no 'mask', so that it would see padding."
     if any(layer.remembers for layer in layers.listed):
         return "a layer keeps state at the clients."
     return ""
