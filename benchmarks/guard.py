@@ -1,9 +1,10 @@
 """How far honest clients are from the cohort's median length, for every method, data set and partition here.
 
 `POLYFED_DATA=... python benchmarks/guard.py` trains with the guard off and prints, for each case, the largest ratio of
-a length to its exchange's median: `polyfed.core.guard.FACTOR` must lie well above all of them. Data sets that are not
-there are left out; `--data NAME` takes one alone, `--rounds` more rounds, `--json` a line of JSON a case. `--cost`
-times rounds with the guard, without it, and with only the check for finite numbers that there was before, in turns.
+a length to its exchange's median (of losses without a unit, a thousandth of it): `polyfed.core.guard.FACTOR` must lie
+well above all of them. Data sets that are not there are left out; `--data NAME` takes one alone, `--rounds` more,
+`--json` a line of JSON a case. `--cost` times rounds with the guard, without it, and with only the check for finite
+numbers that there was before, in turns.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: d
         print(f"  {method}: {str(error)[:150]}")
     finally:
         Engine.note_distances = kept  # type: ignore[method-assign]
-    return max((ratio for guard in guards for ratio in guard.farthest(KNOWN).values()), default=0.0)
+    return max((ratio for guard in guards for ratio in guard.farthest(KNOWN, compared=True).values()), default=0.0)
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@ from __future__ import annotations
 import datetime
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 
 from polyfed.core.errors import PolyfedError
 
-SOAK = 20  # times as many cases
+SOAK = 20  # times as many cases in `make soak`: with those of messages, 200,000
+SHARDS = range(16)  # that they are shared out among, for as many processors
+Test = TypeVar("Test", bound=Callable[..., Any])
 HANG = 5  # seconds
 LONGEST = 400  # characters of a message
 
@@ -57,11 +59,12 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def cases(n: int, soak: bool = False) -> settings:
-    """The settings of a fuzzing test: the same cases in every run, and more of them in `make soak`."""
-    many = n * (SOAK if soak else 1)
-    return settings(max_examples=many, deadline=None, derandomize=not soak, database=None,
-                    suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])  # fmt: skip
+def cases(n: int, shard: int | None = None) -> Callable[[Test], Test]:
+    """The settings of a fuzzing test: the same cases in every run, or one shard of the many in `make soak`."""
+    many = n if shard is None else n * SOAK // len(SHARDS)
+    own = settings(max_examples=many, deadline=None, derandomize=shard is None, database=None,
+                   suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])  # fmt: skip
+    return own if shard is None else lambda test: own(seed(shard)(test))
 
 
 @contextmanager

@@ -362,6 +362,7 @@ def test_what_made_pages_show_can_be_read(made: Path) -> None:
 
 UNFIT = {"fedmgda-cifar-net", "fedmgda-fmnist-net", "shakespeare-lstm", "two-digit-net"}  # for two-digits' pictures
 UNFIT |= {"krum"}  # for two objectives
+UNFIT |= {"qm9-gnn"}  # for one array
 
 
 @pytest.mark.parametrize("kind", [kind for kind in registries() if kind not in ("algorithms", "schedules", "datasets")])

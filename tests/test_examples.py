@@ -76,6 +76,23 @@ def test_own_data_shows_clients_of_all_sizes_with_what_they_hold() -> None:
     assert off < always_mean / 2
 
 
+def test_own_table_shows_the_auc_of_each_hospital_and_saves_the_model(tmp_path: Path) -> None:
+    code = (EXAMPLES / "own_table.py").read_text()
+    whole = [line for line in code.split('"""')[2].splitlines() if line.strip() and not line.startswith("#")]
+    made_up = [line for line in whole if line.startswith(("rng", "patients"))]
+    assert len(whole) - len(made_up) <= 25
+    said, *hospitals = printed("own_table")
+    share, missing, rows = numbers(said)
+    assert share < 5
+    assert 0.3 * rows < missing < 0.5 * rows
+    assert [line.split()[0] for line in hospitals] == ["east", "north", "south", "west"]
+    for line in hospitals:
+        auc, error = numbers(line)
+        assert auc > 0.85
+        assert error < 0.5  # of 2 where nothing is learned
+    assert Path("patients.pt").stat().st_size > 500
+
+
 def test_fair_clients_shows_a_smaller_spread_and_a_better_worst_client() -> None:
     rows = table(printed("fair_clients")[1:])
     assert set(rows) == {"FedAvg", "FedMGDA+", "q-FedAvg"}
@@ -160,3 +177,13 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     path.write_text(json.dumps(notebook))
     python("-c", EXECUTE, path)  # a process of its own: what its event loop warns of is not ours
     assert_whole(code_cells(path))
+
+
+def test_fairness_shows_that_a_smaller_gap_costs_accuracy() -> None:
+    rows = [numbers(line) for line in printed("fairness")]
+    gaps, aucs = [row[2] for row in rows], [row[3] for row in rows]
+    assert gaps == sorted(gaps, reverse=True)
+    assert aucs == sorted(aucs, reverse=True)
+    assert gaps[0] > 2 * gaps[-1]
+    assert aucs[-1] > 0.8
+    assert Path("tradeoff.png").read_bytes().startswith(b"\x89PNG")

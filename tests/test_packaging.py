@@ -75,7 +75,8 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
 def test_every_direct_dependency_has_a_pinned_lowest_version() -> None:
     groups = PROJECT["project"]["optional-dependencies"]
     direct = [*PROJECT["project"]["dependencies"], *groups["dev"]]
-    direct += [line for name in ("data", "torchjd", "front", "flower", "ray", "report") for line in groups[name]]
+    extras = ("data", "molecules", "torchjd", "front", "flower", "ray", "report")
+    direct += [line for name in extras for line in groups[name]]
     pins = _versions("constraints-lowest.txt")
     for line in direct:
         if match := re.match(r"([\w-]+)>=([\d.]+)", line):

@@ -60,6 +60,19 @@ def test_the_table_and_the_summary_say_which_rows_were_measured(test: str, split
     assert json.loads(Path("r/metrics.jsonl").read_text().splitlines()[-1])["split"] == split
 
 
+def test_the_gain_says_which_rows_were_measured() -> None:
+    words = ["gain", "quadratic", "--models", "1", "--metric", "loss", "--set", "rounds=1"]
+    assert polyfed(*words).stdout.startswith("loss on train data to what each model reaches alone")
+    assert json.loads(polyfed(*words, "--json").stdout)["split"] == {"model": "train"}
+
+
+def test_rows_that_only_nodes_have_are_not_shown() -> None:
+    Path("n.toml").write_text('[data]\nname = "nodes"\nclients = 3\nshape = [4]\nobjectives = {a = 2}\n')
+    done = polyfed("data", "show", "n.toml")
+    assert (done.exit_code, "only the clients have the data" in done.stderr) == (2, True), done.stderr
+    assert [path.name for path in Path().iterdir()] == ["n.toml"]
+
+
 def test_the_resolved_experiment_runs_again_to_the_same_model() -> None:
     first = json.loads(polyfed("run", *SMALL, "--seed", "3", "--json", "--out", "a").stdout)
     settings = tomllib.loads(Path("a/experiment.toml").read_text())

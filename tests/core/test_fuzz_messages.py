@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzzing import SHARDS, cases
 from polyfed.core.messages import DTYPES, BadMessage, Reply, Request, decode, encode
 
 READERS: list[Callable[[bytes], Any]] = [decode, Reply.decode, Request.decode]
@@ -75,10 +76,9 @@ def _is_answered_or_refused(data: bytes) -> None:
         assert time.perf_counter() - begun < SOON
 
 
-def _fuzz(cases: int) -> None:
-    quiet = settings(max_examples=cases, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+def _fuzz(n: int, shard: int | None = None) -> None:
     for messages in (mutated(), made()):
-        quiet(given(messages)(_is_answered_or_refused))()
+        cases(n, shard)(given(messages)(_is_answered_or_refused))()
 
 
 def test_any_bytes_are_answered_or_refused() -> None:
@@ -86,5 +86,6 @@ def test_any_bytes_are_answered_or_refused() -> None:
 
 
 @pytest.mark.soak
-def test_any_bytes_are_answered_or_refused_100_000_times() -> None:
-    _fuzz(50_000)
+@pytest.mark.parametrize("shard", SHARDS)
+def test_any_bytes_are_answered_or_refused_160_000_times(shard: int) -> None:
+    _fuzz(4000, shard)  # 16 shards of 2 x 5000

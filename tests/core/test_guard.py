@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hostile import Says, SaysAlways, asked, named
 from polyfed import FedAvg, Federation, Layer, Problem, Result, train
 from polyfed.algorithms import algorithms
 from polyfed.core.engine import Engine, engines, expected_replies
-from polyfed.core.fleet import Population, Stack, Sum
+from polyfed.core.fleet import Population, Stack
 from polyfed.core.guard import FACTOR, FIRST, MOST_ASIDE, MOST_WAIT, Guard, Lengths, medians
-from polyfed.core.layer import Layers, Outgoing, Stage
+from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.data.build import build_data
@@ -115,36 +116,6 @@ def test_few_replies_are_held_at_any_time() -> None:
 # weights, values and places, in stacks as engines give them
 
 
-class Says(Layer):
-    """Some clients change what they send."""
-
-    stage: ClassVar[Stage] = "attack"
-
-    def __init__(self, clients: Sequence[int], **change: Any) -> None:
-        self.clients, self.change = clients, change
-
-    @property
-    def singly(self) -> Sequence[int]:
-        return self.clients
-
-    def reply(self, out: Outgoing) -> Mapping[str, Any]:
-        if not isinstance(out.client.id, int) or out.client.id not in self.clients:
-            return out.arrays
-        given = {n: torch.as_tensor(out.arrays[n]) for n in self.change if n in out.arrays}
-        return {**out.arrays, **{n: self.change[n](a if n == "places" else a * 1.0) for n, a in given.items()}}
-
-
-def asked(layer: Layer, request: Request, engine: str = "local", **more: Any) -> tuple[Sum, dict[int, str]]:
-    problem, federation = small_problem(), small_federation(**more)
-    made: Engine = engines[engine]({"": Part(problem, federation)}, Layers((layer,)))
-    door = open_door(problem, federation, made)
-    door.begin(1)
-    try:
-        return door.sum(range(len(federation)), request), dict(door.failures)
-    finally:
-        made.close()
-
-
 def sgd(**options: Any) -> Request:
     start = small_problem().initial()
     how = {"lr": 0.1, "steps": 2, "batch_size": 4, **options}
@@ -185,11 +156,8 @@ def test_what_a_client_does_not_hold_does_not_count() -> None:
 def test_counts_of_an_evaluation_are_whole_and_at_most_what_was_declared() -> None:
     request = Request("evaluate", small_problem().initial(), options={"split": "train"})
 
-    class Counts(Says):
-        measures: ClassVar[bool] = True
-
     for change, why in ((lambda n: n + 1, "20"), (lambda n: n - 0.5, "whole"), (lambda n: -n, "from 0")):
-        total, failed = asked(Counts([1], n=change), request)
+        total, failed = asked(SaysAlways([1], n=change), request)
         assert list(failed) == [1]
         assert why in failed[1]
         assert float(total["n"]) == 100
@@ -244,10 +212,6 @@ def two_digits() -> tuple[Problem, Federation]:
 
 def accuracies(result: Result) -> list[float]:
     return [row["accuracy"] for row in result.history[-1]["metrics"].values()]
-
-
-def named(result: Result) -> set[int]:
-    return {failure["client"] for line in result.history for failure in line["failures"]}
 
 
 def test_one_of_twenty_cannot_remove_an_objective_from_fedcmoo() -> None:
@@ -326,7 +290,8 @@ def test_who_has_no_stake_is_short_and_makes_nobody_long() -> None:
     lengths = np.zeros((6, len(expected.labels)))
     column = expected.labels.index("its update 'delta'")
     lengths[:, column] = [1.0, 2.0, 1e-16, 1e-16, 1e-16, 1e4]
-    per = expected._with_stakes(lengths[:, : lengths.shape[1] - len(expected.twins)], list(range(6)))
+    held = population.holds.astype(float)
+    per = expected._with_stakes(lengths[:, : lengths.shape[1] - len(expected.twins)], held)
     guard = Guard(expected.labels, twins=expected.twins)
     guard._median = medians(per, known=2)
     assert guard._far(per).tolist() == [False] * 5 + [True]
@@ -340,7 +305,7 @@ def test_long_gradients_with_small_weights_are_honest() -> None:
     expected = expected_replies({"": part}, population, Layers(), request)
     guard = Guard(expected.labels, twins=expected.twins)
     raw = np.ones((10, len(expected.labels) - len(expected.twins)))
-    per = expected._with_stakes(raw, list(range(10)))
+    per = expected._with_stakes(raw, population.holds.astype(float))
     guard._median = medians(per)
     assert not guard._far(per).any()
     per[9] *= 1e4

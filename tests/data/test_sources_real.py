@@ -36,7 +36,8 @@ def load(name: str, **options: Any) -> Dataset:
 def prepare(data: Dataset, rows: int) -> torch.Tensor:
     """The first rows as a model gets them."""
     assert data.prepare is not None
-    return data.prepare(torch.from_numpy(data.x[:rows]))
+    made: torch.Tensor = data.prepare(torch.from_numpy(data.x[:rows]))
+    return made
 
 
 def test_mnist() -> None:
@@ -188,3 +189,14 @@ def test_qm9() -> None:
         y = data.targets[name]
         w = np.linalg.solve(G, x[:n].T @ y[:n])
         assert 1 - ((x[n:] @ w - y[n:]) ** 2).mean() > least, "the share of the variance that a linear map explains"
+
+
+def test_qm9_as_graphs() -> None:
+    table, data = load("qm9", seed=0, examples=110_831), load("qm9", seed=0, examples=110_831, graphs=True)
+    atoms, bonds, mask = (data.x[name] for name in ("atoms", "bonds", "mask"))
+    assert (data.rows, len(atoms), mask.sum(1).max()) == (110_831, 130_831, 9)
+    assert all(np.array_equal(data.targets[name], t) for name, t in table.targets.items())
+    assert atoms[..., :4].sum((0, 1)).tolist() == [831_925, 132_498, 183_265, 3_036], "C, N, O, F as the table counts"
+    assert atoms[..., -1].sum() == 1_208_486, "hydrogens"
+    assert (bonds == bonds.transpose(0, 2, 1)).all()
+    assert ((bonds > 0).sum(2) == atoms[..., 4]).all(), "an atom's degree"

@@ -160,6 +160,22 @@ def test_qm9(place: Path, form: str) -> None:
         datasets["qm9"](seed=0, examples=5)
 
 
+@pytest.mark.parametrize("form", ["npz", "wheel"])
+def test_qm9_as_graphs_has_the_rows_of_the_table(place: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_qm9(place / "qm9", form)
+    table, data = (datasets["qm9"](seed=3, examples=4, graphs=graphs) for graphs in (False, True))
+    assert {name: v.shape for name, v in data.x.items()} == {"atoms": (4, 9, 11), "bonds": (4, 9, 9), "mask": (4, 9)}
+    assert (data.rows, list(data.targets)) == (4, list(table.targets))
+    assert all(np.array_equal(data.targets[name], t) for name, t in table.targets.items())
+    order = np.argsort(data.targets["mu"])  # the table's rows have rising properties
+    hydrogens = data.x["atoms"][order, :, -1].sum(1)
+    assert hydrogens.tolist() == [atoms[0] for atoms in MOLECULES.values()]
+
+    monkeypatch.setattr("polyfed.data.qm9.graphs_of", None)  # the second time they come from the cache
+    again = datasets["qm9"](seed=3, examples=4, graphs=True)
+    assert all(np.array_equal(again.x[name], values) for name, values in data.x.items())
+
+
 def test_qm9_energies_are_counted_from_the_free_atoms(place: Path) -> None:
     from polyfed.data.qm9 import ATOMS
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from apps import DIGITS, Run
-from hostile import answered
 from loopback import Loopback, loopback
+from lying import answered
 from safetensors.numpy import load_file
 
 from polyfed.experiment.building import plan as build_plan
@@ -49,10 +49,10 @@ def five(tmp_path: Path) -> Iterator[Loopback]:
 
 
 def hostile(flower: Loopback, i: int, plan: str, part: int) -> None:
-    """A SuperNode whose Python processes read `hostile.py` before anything else."""
+    """A SuperNode whose Python processes read `lying.py` before anything else."""
     path = flower.folder / "lies"
     path.mkdir(exist_ok=True)
-    (path / "sitecustomize.py").write_text("import hostile\n")
+    (path / "sitecustomize.py").write_text("import lying\n")
     own = {"HOSTILE": plan, "HOSTILE_AFTER": str(Path("run/names.json").absolute())}
     env = {**flower.env, "PYTHONPATH": f"{path}:{Path(__file__).parent}", **own}
     flower.supernode(i, f'partition-id={part} keep-warm=0 state="{flower.folder}/state-{i}"', env=env)

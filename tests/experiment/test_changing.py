@@ -51,6 +51,15 @@ def test_every_method_of_the_family_fits_by_one_word(experiment: str) -> None:
             assert name in {getattr(part.algorithm, "title", "") for part in made.parts.values()}
 
 
+@pytest.mark.parametrize("experiment", ["quadratic", "many-tasks"])
+def test_a_runs_own_file_with_every_default_written_down_fits_the_next_method(experiment: str) -> None:
+    settings = read(experiment)[1]
+    methods = METHODS[FAMILY[experiment]]
+    for name in [*methods, methods[0]]:
+        settings = plan(experiment, changed(settings, algorithm=name)[0])[1]
+        assert settings["algorithm"]["name"] == name
+
+
 @pytest.mark.parametrize("method", METHODS["objectives"])
 def test_they_run(method: str) -> None:
     done = CliRunner().invoke(app, ["run", "quadratic", "--algorithm", method, "--rounds", "1", "--json"])

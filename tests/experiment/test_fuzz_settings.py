@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import polyfed
-from fuzzing import SCALARS, TEXTS, VALUES, cases, only_our_errors
+from fuzzing import SCALARS, SHARDS, TEXTS, VALUES, cases, only_our_errors
 from polyfed import FedAvg, Federation, Objective, Problem, train
 from polyfed.core.errors import BadInput
 from polyfed.core.settings import as_table
@@ -80,8 +80,8 @@ def from_file(settings: dict[str, Any]) -> None:
     plan(name, read_back)
 
 
-def fuzz_settings(n: int, soak: bool = False) -> None:
-    @cases(n, soak)
+def fuzz_settings(n: int, shard: int | None = None) -> None:
+    @cases(n, shard)
     @given(st.sampled_from(everything()), VALUES)
     def fuzzed(which: tuple[str, str, str], value: Any) -> None:
         kind, name, key = which
@@ -97,8 +97,9 @@ def test_toml_of_every_registered_setting() -> None:
 
 
 @pytest.mark.soak
-def test_toml_of_every_registered_setting_for_long() -> None:
-    fuzz_settings(1200, soak=True)
+@pytest.mark.parametrize("shard", SHARDS)
+def test_toml_of_every_registered_setting_for_long(shard: int) -> None:
+    fuzz_settings(1200, shard=shard)
 
 
 ODD: tuple[Any, ...] = (float("nan"), "0.1", True, [[]], {}, -1, 2**40)
@@ -114,8 +115,8 @@ def test_one_odd_value_in_every_registered_setting(value: Any) -> None:
     assert not list(Path().iterdir())
 
 
-def fuzz_text(n: int, soak: bool = False) -> None:
-    @cases(n, soak)
+def fuzz_text(n: int, shard: int | None = None) -> None:
+    @cases(n, shard)
     @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
     def noise(data: bytes) -> None:
         Path("e.toml").write_bytes(data)
@@ -123,7 +124,7 @@ def fuzz_text(n: int, soak: bool = False) -> None:
             name, settings = read("e.toml")
             plan(name, settings)
 
-    @cases(n // 4, soak)
+    @cases(n // 4, shard)
     @given(st.sampled_from(sorted(builtin())), st.integers(0, 2000), st.binary(max_size=6))
     def edited(name: str, place: int, more: bytes) -> None:
         text = builtin()[name].read_bytes()
@@ -132,7 +133,7 @@ def fuzz_text(n: int, soak: bool = False) -> None:
             title, settings = read("e.toml")
             plan(title, {**settings, "data": {"name": "two-digits", "examples": 60, "clients": 4}})
 
-    @cases(n, soak)
+    @cases(n, shard)
     @given(st.text(max_size=20), st.text(max_size=20))
     def assigned(key: str, value: str) -> None:
         with only_our_errors():
@@ -149,8 +150,9 @@ def test_files_that_are_noise() -> None:
 
 
 @pytest.mark.soak
-def test_files_that_are_noise_for_long() -> None:
-    fuzz_text(150, soak=True)
+@pytest.mark.parametrize("shard", SHARDS)
+def test_files_that_are_noise_for_long(shard: int) -> None:
+    fuzz_text(150, shard=shard)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +177,10 @@ METHODS = sorted(
 )
 
 
-def fuzz_python(n: int, soak: bool = False) -> None:
+def fuzz_python(n: int, shard: int | None = None) -> None:
     problem, federation = small_problem(), small_federation()
 
-    @cases(n, soak)
+    @cases(n, shard)
     @given(st.sampled_from(KEYS), VALUES | st.none())
     def arguments(key: str, value: Any) -> None:
         if key == "rounds" and isinstance(value, int | float) and value > 3:
@@ -186,7 +188,7 @@ def fuzz_python(n: int, soak: bool = False) -> None:
         with only_our_errors():
             train(problem, federation, FedAvg(), **{"rounds": 1, key: value})
 
-    @cases(n, soak)
+    @cases(n, shard)
     @given(st.sampled_from(METHODS), st.data(), VALUES | st.none())
     def methods(name: str, data: st.DataObject, value: Any) -> None:
         thing = registries()["algorithms"][name]
@@ -194,7 +196,7 @@ def fuzz_python(n: int, soak: bool = False) -> None:
         with only_our_errors():
             as_table(registries()["algorithms"], thing(**{key: value}))
 
-    @cases(n, soak)
+    @cases(n, shard)
     @given(ARRAYS, ARRAYS, VALUES | st.just(2) | ARRAYS | st.lists(ARRAYS, max_size=2))
     def arrays(x: Any, y: Any, clients: Any) -> None:
         with only_our_errors():
@@ -203,7 +205,7 @@ def fuzz_python(n: int, soak: bool = False) -> None:
         with only_our_errors():
             Federation.from_clients([(x, y), (y, x)])
 
-    @cases(n, soak)
+    @cases(n, shard)
     @given(TEXTS, SCALARS, VALUES)
     def problems(name: str, loss: Any, more: Any) -> None:
         with only_our_errors():
@@ -224,5 +226,6 @@ def test_arguments_from_python() -> None:
 
 
 @pytest.mark.soak
-def test_arguments_from_python_for_long() -> None:
-    fuzz_python(120, soak=True)
+@pytest.mark.parametrize("shard", SHARDS)
+def test_arguments_from_python_for_long(shard: int) -> None:
+    fuzz_python(120, shard=shard)

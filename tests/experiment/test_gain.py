@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyfed import FedAvg, Metric, Objective, Problem
 from polyfed.experiment.building import plan
-from polyfed.experiment.gain import Watch, more_is_better, values
+from polyfed.experiment.gain import Watch, lines, more_is_better, values
 from polyfed.models.basic import Point
 from polyfed.run.plan import one_part
 from small import small_federation
@@ -20,11 +20,11 @@ def first(output: Tensor, target: Tensor) -> Tensor:
     return output[:, 0]
 
 
-def told(watch: Watch, problem: Problem, lines: list[dict[str, float]]) -> Watch:
+def told(watch: Watch, problem: Problem, heard: list[dict[str, float]]) -> Watch:
     """A watch that has heard of a model's metrics, round after round."""
     parts = {"a": one_part(problem, small_federation(), FedAvg())[""]}
     run: Any = SimpleNamespace(plan=SimpleNamespace(parts=parts), stop=lambda: None)
-    for t, row in enumerate(lines, 1):
+    for t, row in enumerate(heard, 1):
         watch.on_evaluation(run, {"round": t, "losses": {"a/y": 0.0}, "metrics": {"a/y": row}})
     return watch
 
@@ -33,8 +33,8 @@ def told(watch: Watch, problem: Problem, lines: list[dict[str, float]]) -> Watch
 def test_a_metric_of_ones_own_is_reached_from_the_side_it_says(metric: str, rounds: int) -> None:
     both = {"hits": Metric(first, "higher"), "misses": Metric(first, "lower")}
     problem = Problem(Point(2), [Objective("y", first, both)])
-    lines = [{"hits": 0.1, "misses": 0.9}, {"hits": 0.4, "misses": 0.5}, {"hits": 0.5, "misses": 0.4}]
-    assert told(Watch(metric, {"a": 0.5}), problem, lines).hits == {"a": rounds}
+    heard = [{"hits": 0.1, "misses": 0.9}, {"hits": 0.4, "misses": 0.5}, {"hits": 0.5, "misses": 0.4}]
+    assert told(Watch(metric, {"a": 0.5}), problem, heard).hits == {"a": rounds}
 
 
 def test_of_several_objectives_the_worst_counts() -> None:
@@ -51,3 +51,8 @@ def test_models_of_some_objectives_keep_who_holds_them() -> None:
     assert held == {"left": ["left"], "right": ["right"]}
     assert more_is_better(made, "accuracy") == {"left": True, "right": True}
     assert more_is_better(made, "gap") == {"left": False, "right": False}
+
+
+def test_models_that_are_measured_on_different_rows_are_told_apart() -> None:
+    found = {"metric": "loss", "target": 0.5, "seeds": 1, "split": {"a": "test", "b": "train"}, "rows": []}
+    assert next(lines(found)) == "loss on test (a), train (b) data to 0.5; 1 seed"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 from typer.testing import CliRunner
 
-from fuzzing import LONGEST, TEXTS, VALUES, cases, only_our_errors
+from fuzzing import LONGEST, SHARDS, TEXTS, VALUES, cases, only_our_errors
 from polyfed.cli import app
 from polyfed.core.tree import flatten
 from polyfed.run.directory import RunDirectory
@@ -58,13 +58,15 @@ def hurt(run: Path, file: str, kind: str, place: int, more: bytes) -> None:
     path = run / file
     if kind == "stray":
         name = more.decode("latin-1").replace("/", "").replace("\0", "")[:40]
-        (run / "checkpoints" / f"round-{name}.safetensors").write_bytes(more)
+        if (run / "checkpoints").is_dir():  # or it was hurt before
+            (run / "checkpoints" / f"round-{name}.safetensors").write_bytes(more)
         return
     if path.is_dir():
-        if kind in ("delete", "empty", "folder"):
+        inside = sorted(path.iterdir())
+        if kind in ("delete", "empty", "folder") or not inside:
             shutil.rmtree(path)
             return
-        path = sorted(path.iterdir())[place % len(list(path.iterdir()))]
+        path = inside[place % len(inside)]
     data = path.read_bytes() if path.is_file() else b""
     at = place % (len(data) + 1)
     path.unlink(missing_ok=True)
@@ -76,8 +78,8 @@ def hurt(run: Path, file: str, kind: str, place: int, more: bytes) -> None:
         path.write_bytes(made.get(kind, more if kind == "replace" else b""))
 
 
-def fuzz_directories(whole: Path, n: int, soak: bool = False) -> None:
-    @cases(n, soak)
+def fuzz_directories(whole: Path, n: int, shard: int | None = None) -> None:
+    @cases(n, shard)
     @given(st.lists(damage(), min_size=1, max_size=2), st.booleans())
     def damaged(hurts: list[tuple[str, str, int, bytes]], complete: bool) -> None:
         shutil.rmtree("r", ignore_errors=True)
@@ -99,12 +101,13 @@ def test_damaged_directories(whole: Path) -> None:
 
 
 @pytest.mark.soak
-def test_damaged_directories_for_long(whole: Path) -> None:
-    fuzz_directories(whole, 50, soak=True)
+@pytest.mark.parametrize("shard", SHARDS)
+def test_damaged_directories_for_long(whole: Path, shard: int) -> None:
+    fuzz_directories(whole, 50, shard=shard)
 
 
-def fuzz_checkpoints(whole: Path, n: int, soak: bool = False) -> None:
-    @cases(n, soak)
+def fuzz_checkpoints(whole: Path, n: int, shard: int | None = None) -> None:
+    @cases(n, shard)
     @given(
         st.dictionaries(
             TEXTS
@@ -137,8 +140,9 @@ def test_checkpoints_of_others(whole: Path) -> None:
 
 
 @pytest.mark.soak
-def test_checkpoints_of_others_for_long(whole: Path) -> None:
-    fuzz_checkpoints(whole, 40, soak=True)
+@pytest.mark.parametrize("shard", SHARDS)
+def test_checkpoints_of_others_for_long(whole: Path, shard: int) -> None:
+    fuzz_checkpoints(whole, 40, shard=shard)
 
 
 @cases(60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -60,26 +61,77 @@ def wait_for(run: Path, rounds: int, process: subprocess.Popen[str]) -> None:
     assert lines(run) >= rounds
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_killed_twice_and_resumed_is_the_same_model(whole: str, tmp_path: Path, workers: int) -> None:
-    moments = random.Random(workers)
-    run = tmp_path / "run"
-    process = start("run", *EXPERIMENT, "--out", str(run), "--set", f"engine.workers={workers}")
-    wait_for(run, moments.randint(1, 25), process)
-    process.kill()
-    process.communicate(timeout=60)
-    process = start("resume", str(run))
-    wait_for(run, moments.randint(26, 50), process)
-    process.kill()
-    process.communicate(timeout=60)
+FORKING = """
+import json, os, sys
+import polyfed.run.loop
+from polyfed.cli import app
+from polyfed.experiment.building import plan
+from polyfed.experiment.reading import read
+
+plan(*read("two-digits"))  # imports what a run does
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+            app(json.loads(line), standalone_mode=False)
+        finally:
+            os._exit(0)
+    print(pid, flush=True)
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+class Forking:
+    """A process that forks one `polyfed` after the other: a start takes no seconds, and what is killed is the same."""
+
+    def __enter__(self) -> Forking:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", FORKING], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate(timeout=60)
+
+    def killed(self, arguments: list[str], run: Path, rounds: int, moment: float) -> None:
+        """Start it, and kill it a moment after so many rounds are in the run."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        pid = int(self.process.stdout.readline())
+        wait_for(run, rounds, self.process)
+        time.sleep(moment)
+        os.kill(pid, signal.SIGKILL)
+        assert int(self.process.stdout.readline()) == signal.SIGKILL
+
+
+def killed_and_resumed(run: Path, whole: str, workers: int, kills: int, seed: int) -> None:
+    """A run that is killed so many times, at moments drawn at random, ends at the same model."""
+    moments = random.Random(seed)
+    rounds = sorted(moments.randint(1, 35) for _ in range(kills))
+    begin = ["run", *EXPERIMENT, "--out", str(run), "--set", f"engine.workers={workers}"]
+    with Forking() as forking:
+        for i, t in enumerate(rounds):
+            forking.killed(["resume", str(run)] if i else begin, run, t, moments.uniform(0, 0.05))
     assert not (run / "result.json").exists()
     done = polyfed("resume", str(run), "--json")
     assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert summary["model_sha256"] == whole
-    assert [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()] == list(
-        range(1, 61)
-    )
+    assert json.loads(done.stdout.splitlines()[-1])["model_sha256"] == whole
+    kept = [json.loads(line)["round"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert kept == list(range(1, 61))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_four_times_and_resumed_is_the_same_model(whole: str, tmp_path: Path, workers: int) -> None:
+    killed_and_resumed(tmp_path / "run", whole, workers, kills=4, seed=workers)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(30))
+def test_killed_300_times_and_resumed_is_the_same_model(whole: str, tmp_path: Path, seed: int) -> None:
+    killed_and_resumed(tmp_path / "run", whole, 1 + seed % 2, kills=10, seed=100 + seed)
 
 
 def test_ctrl_c_checkpoints_and_says_how_to_go_on(whole: str, tmp_path: Path) -> None:

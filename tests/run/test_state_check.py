@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from polyfed import Algorithm, FedAvg, FedCMOO, Layer, Problem, RunStopped, train
-from polyfed.algorithms import State
+from polyfed import Algorithm, BadInput, FedAvg, FedCMOO, Federation, Layer, Objective, Problem, RunStopped, train
+from polyfed.algorithms import State, algorithms
 from polyfed.core.door import Door
 from polyfed.core.layer import Outgoing, Stage
 from small import small_federation, small_problem
@@ -86,3 +88,70 @@ class Remembers(Algorithm):
 def test_infinity_that_was_there_before_is_the_methods_own() -> None:
     result = train(small_problem(), small_federation(), Remembers(), rounds=2)
     assert [line["round"] for line in result.history] == [1, 2]
+
+
+def three(method: Algorithm, rounds: int = 4, value: float = 9e13) -> Any:
+    """Three clients, who cannot be compared; client 2's replies are as long as anything may be."""
+    return train(small_problem(), small_federation(clients=3), method, rounds=rounds, layers=[Brick(value)], out="run")
+
+
+def test_a_spoiled_round_is_done_again_without_the_client_that_spoiled_it() -> None:
+    result = three(FedAvg(lr=0.001, local_steps=2, batch_size=8, server_lr=100.0))
+    assert [[f["client"] for f in line["failures"]] for line in result.history] == [[], [], [2], [2]]
+    why = result.history[2]["failures"][0]["why"]
+    assert "'x' would be infinite, not a number or beyond 1e+15 after round 3; the round is done without it" in why
+    assert result.history[2]["cohort"] == [0, 1, 2]
+    assert result.history[2]["bytes_up"] > result.history[1]["bytes_up"]  # what was sent in vain was sent
+    assert all(bool((p.abs() < 1e3).all()) for p in result.model.parameters())
+
+
+class Overflows(FedAvg):
+    """Cannot go on with an update as long as client 2's, or from some round on with any."""
+
+    tried: ClassVar[list[int]] = []
+    ends: ClassVar[int] = 10**9
+
+    def round(self, t: int, state: State, fleet: Door) -> tuple[State, dict[str, Any]]:
+        self.tried.append(t)
+        after, found = super().round(t, state, fleet)
+        if not bool((after["x"].abs() < 1e6).all()):
+            raise BadInput("A Gram matrix should be finite.")
+        if t >= self.ends:
+            after = {**after, "x": after["x"] * float("inf")}
+        return after, dict(found)
+
+
+def test_so_is_one_that_the_method_could_not_finish() -> None:
+    result = three(Overflows(lr=0.001, local_steps=2, batch_size=8))
+    assert [[f["client"] for f in line["failures"]] for line in result.history] == [[], [], [2], [2]]
+    assert "round 3 is not taken" in result.history[2]["failures"][0]["why"]
+
+
+def test_the_run_stops_where_that_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Overflows, "ends", 2)
+    monkeypatch.setattr(Overflows, "tried", [])
+    method = Overflows(lr=0.001, local_steps=2, batch_size=8)
+    with pytest.raises(RunStopped, match=r"'x' would be infinite.* after round 2, which is not taken.* suspects: "):
+        train(small_problem(), small_federation(), method, rounds=4, out="run")
+    assert method.tried == [1, 2, 2, 2, 2]
+    assert rounds_saved()[-1] == 1
+    monkeypatch.setattr(Overflows, "ends", 1)
+    with pytest.raises(RunStopped, match="after round 1"):  # and where nobody is left
+        train(small_problem(), small_federation(clients=2), method, rounds=4, out="other")
+
+
+def test_what_nodes_remember_is_as_if_the_client_had_not_answered() -> None:
+    """MOCHA's nodes keep their dual variables: those of a round that was done again count once."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 5)).astype(np.float32)
+    federation = Federation.from_arrays(x, {"left": (x[:, 0] > 0).astype(np.float32)}, clients=3)
+    problem = Problem(nn.Linear(5, 1), [Objective("left", "binary")])
+    method = algorithms["mocha"](regulariser={"name": "independent", "lam": 1e-3})
+    runs = [
+        train(problem, federation, method, rounds=5, layers=[Brick(value)], out=f"run-{value}")
+        for value in (3e14, float("nan"))  # too much for W, and what is no reply at all
+    ]
+    for run in runs:
+        assert [[f["client"] for f in line["failures"]] for line in run.history] == [[], [], [2], [2], [2]]
+    assert runs[0].summary["model_sha256"] == runs[1].summary["model_sha256"]
+    assert runs[0].history[-1]["gap"] == runs[1].history[-1]["gap"] < runs[0].history[1]["gap"]

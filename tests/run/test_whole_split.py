@@ -42,7 +42,9 @@ from polyfed.metrics import (
     quantile,
     r2,
 )
+from polyfed.run.evaluation import Evaluation
 from polyfed.run.wholesplit import SplitTotals
+from polyfed.testing import open_door
 
 STILL: dict[str, Any] = {"lr": 1e-6, "local_steps": 1, "batch_size": 0}
 
@@ -316,14 +318,15 @@ class Lies(Layer):
 
 @pytest.mark.parametrize("engine", ["local", "batched"])
 @pytest.mark.parametrize("add", [-1, 100])
-def test_counts_below_zero_or_above_the_rows_are_refused(add: int, engine: str, tmp_path: Path) -> None:
+def test_counts_below_zero_or_above_the_rows_are_refused(add: int, engine: str) -> None:
     x, y = labelled(60)
     problem, federation = one(x, y, [np.arange(20), np.arange(20, 40), np.arange(40, 60)], {"auc": auc(bins=64)})
     layer = Lies()
     layer.add = add
-    line = train(problem, federation, tmp_path, layers=[layer], engine=engine).history[-1]
-    why = "'counts' should hold whole numbers from 0 to its number of rows"
-    assert line["failures"] == [{"client": 1, "why": why}]
+    door = open_door(problem, federation, engine, layers=[layer])
+    door.begin(1)
+    line = Evaluation(problem, federation)(problem.initial(), door)
+    assert door.failures == [(1, "'counts' should hold whole numbers from 0 to its number of rows")]
     honest = np.r_[0:20, 40:60]
     with torch.no_grad():
         z = problem.model(x)[:, 0].numpy()

@@ -51,13 +51,13 @@ def test_grid_search_scores_each_task_by_its_own_held_out_rows() -> None:
     frame, y = hospitals()
     folds = KFold(3, shuffle=True, random_state=0)
     lams = [0.1, 1000.0]
-    search = GridSearchCV(MochaEstimator(task="hospital", tol=0.01), {"lam": lams}, cv=folds).fit(frame, y)
+    search = GridSearchCV(MochaEstimator(task="hospital", tol=0.05), {"lam": lams}, cv=folds).fit(frame, y)
     by_hand = []
     for lam in lams:
         scores = []
         for train, test in folds.split(frame):
             (Xs, ys), new = as_lists(frame.iloc[train], y[train]), as_lists(frame.iloc[test], y[test])
-            model = MochaEstimator(lam=lam, tol=0.01).fit(Xs, ys)
+            model = MochaEstimator(lam=lam, tol=0.05).fit(Xs, ys)
             scores.append(np.mean(np.concatenate(model.predict(new[0])) == np.concatenate(new[1])))
         by_hand.append(np.mean(scores))
     assert np.allclose(search.cv_results_["mean_test_score"], by_hand)
@@ -99,7 +99,7 @@ def test_a_pipeline_of_tables_finds_the_task_by_its_name() -> None:
 def test_folds_may_be_cut_so_that_every_task_is_in_each() -> None:
     frame, y = hospitals(n=3)
     folds = StratifiedKFold(3, shuffle=True, random_state=0).split(frame, frame["hospital"])
-    assert np.isfinite(cross_val_score(MochaEstimator(task="hospital"), frame, y, cv=folds)).all()
+    assert np.isfinite(cross_val_score(MochaEstimator(task="hospital", tol=0.1), frame, y, cv=folds)).all()
 
 
 def test_lists_of_tasks_are_refused_by_what_would_cut_between_them() -> None:

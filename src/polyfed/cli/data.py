@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyfed.cli.common import AllowCode, AsJson, Assignments, errors_as_sentences
+from polyfed.core.errors import BadInput
 
 if TYPE_CHECKING:
     from polyfed.data.store import Source
@@ -70,6 +71,10 @@ def show(
         name, settings = read(experiment, allow_code or ())
         settings = override(settings, set_ or [])
         top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
+        if top.data.get("name") == "nodes":
+            raise BadInput(
+                "data.name = 'nodes' says that only the clients have the data: there is nothing to show here."
+            )
         found = view.show(name, top.data, top.seed, view.to_file(out, name))
         print(json.dumps(found) if json_ else "\n".join(view.lines(found)))
 

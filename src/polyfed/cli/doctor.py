@@ -26,6 +26,7 @@ OPTIONAL = {
     "torchjd": "torchjd",
     "front": "moocore",
     "data": "pooch",
+    "molecules": "rdkit",
     "report": "plotly",
 }
 

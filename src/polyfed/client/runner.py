@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from polyfed.client.ahead import read_ahead
 from polyfed.client.device import HOST, arrays_on, precision
+from polyfed.client.kept import Kept
 from polyfed.client.memory import Job, Memory
 from polyfed.core.client import Client, ClientState, all_finite
 from polyfed.core.errors import BadInput
@@ -165,6 +168,7 @@ class LoopClient:
     on_device: Federation  # the same with its arrays on the device
     place: int
     autograd: Autograd
+    reader: Kept | None = None  # of x, where it is streamed
     scratch: dict[str, Any] = field(default_factory=dict)
 
     def data(self, split: str = "train") -> Batch:
@@ -201,13 +205,24 @@ class LoopClient:
             raise BadInput(f"client {self.id} has no {split} rows")
         per_epoch = -(-len(rows) // (batch_size or len(rows)))
         augment = self.federation.augment if shuffle and split == "train" else None  # never when measuring
-        for i, index in enumerate(self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle, draw)):
-            batch = self.on_device.take(torch.from_numpy(index))
-            if augment is not None:
-                batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i, *other(draw))))
-            carry = step(carry, batch, i)
-            may_go_on()
+        batches = self._batches(rows, batch_size, steps or epochs * per_epoch, shuffle, draw)
+        with closing(self._taken(batches)) as taken:
+            for i, batch in enumerate(taken):
+                if augment is not None:
+                    batch = batch._replace(x=augment(batch.x, key(self.key, "augment", i, *other(draw))))
+                carry = step(carry, batch, i)
+                may_go_on()
         return carry
+
+    def _taken(self, batches: Iterator[Index]) -> Generator[Batch]:
+        """The examples of each batch; of a source read ahead, while `prepare`, the user's own, stays in this thread."""
+        if self.reader is None:
+            for index in batches:
+                yield self.on_device.take(torch.from_numpy(index))
+            return
+        with closing(read_ahead(self.reader, batches)) as found:
+            for index, x in found:
+                yield self.on_device.take(torch.from_numpy(index), x=x)
 
     def _batches(self, rows: Index, batch_size: int, steps: int, shuffle: bool, draw: int) -> Iterator[Index]:
         """Pass after pass over the rows, each in a fresh order, cut into batches; the last of a pass may be smaller."""
@@ -301,6 +316,7 @@ class ClientRunner:
         self.problem, self.federation, self.layers, self.offset = problem, federation, layers, offset
         self.device, self._tf32 = device, tf32
         self._on_device = on_device or arrays_on(device, federation)
+        self._reader = Kept(self._on_device) if federation.streamed else None
         self.autograd = Autograd(problem, device)
         self._holds, self._fractions = federation.matrix(problem.names), federation.fractions(problem.names)
 
@@ -352,7 +368,7 @@ class ClientRunner:
         data = self.federation, self._on_device
         holds = [bool(h) for h in self._holds[place]]
         who = client, of, common, request.exchange
-        return LoopClient(*who, n, held, fractions, holds, self.problem, *data, place, self.autograd)
+        return LoopClient(*who, n, held, fractions, holds, self.problem, *data, place, self.autograd, self._reader)
 
 
 def run_jobs(

@@ -20,7 +20,7 @@ class ClientGrams(Compressor):
     additive = True
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
-        return {"G": gradient("M M", by="heard", power=2)}
+        return {"G": gradient("M M", by="heard", power=2, form="gram")}
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         return {"G": H @ H.T}

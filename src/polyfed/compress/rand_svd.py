@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.errors import BadInput
 from polyfed.core.keys import generator
+from polyfed.core.messages import Request
 from polyfed.core.schema import Field, gradient
 from polyfed.core.settings import Positive, settings
 
@@ -41,7 +43,10 @@ class RandSvd(Compressor):
         side, r = self._sizes(M, d)
         if r < 1:
             raise BadInput(f"rand-svd needs a budget of at least {2 * side / d:.2f} models here. Found {self.budget}.")
-        return {"U": gradient(f"{side} {r}"), "V": gradient(f"{r} {side}")}
+        return {
+            "U": gradient(f"{side} {r}", lengths=partial(self.lengths, M, d)),
+            "V": gradient(f"{r} {side}", form="orthonormal", alike=False),
+        }
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         side, r = self._sizes(*H.shape)
@@ -51,10 +56,33 @@ class RandSvd(Compressor):
         U, s, Vh = torch.linalg.svd(Q.T @ A, full_matrices=False)
         return {"U": (Q @ U[:, :r]) * s[:r], "V": Vh[:r].contiguous()}
 
+    def lengths(self, M: int, d: int, arrays: Mapping[str, Tensor], clients: Sequence[int], request: Request) -> Tensor:
+        """The lengths (n, M) of the objectives' rows of U V: those of U's rows, V's being orthonormal, but where an
+        objective begins or ends within a row of the square."""
+        U, V = arrays["U"], arrays["V"]
+        side = U.shape[1]
+        rows = U.square().sum(2)
+        found = []
+        for s in range(M):
+            (first, start), (last, stop) = divmod(s * d, side), divmod((s + 1) * d, side)
+            whole = rows[:, first + (start > 0) : last].sum(1)
+            if first == last:
+                found.append(_energy(U, V, first, start, stop))
+            else:
+                whole = whole + (_energy(U, V, first, start, side) if start else 0.0)
+                found.append(whole + (_energy(U, V, last, 0, stop) if stop else 0.0))
+        return torch.stack(found, 1).sqrt()
+
     def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         A = arrays["U"] @ arrays["V"]
         lifted: Tensor = A.reshape(len(A), -1)[:, : M * d].view(len(A), M, d)
         return lifted
+
+
+def _energy(U: Tensor, V: Tensor, row: int, start: int, stop: int) -> Tensor:
+    """The squared length (n,) of a stretch of one row of U V."""
+    piece = U[:, row].unsqueeze(1) @ V[:, :, start:stop]
+    return piece.square().sum((1, 2))
 
 
 def _range(A: Tensor, start: Tensor, powers: int = 2) -> Tensor:

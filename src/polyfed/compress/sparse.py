@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polyfed.compress import Compressor, Keys, compressors
-from polyfed.core.keys import generator
+from polyfed.compress import Compressor, Keys, compressors, own_key
+from polyfed.core.keys import client_key, generator
+from polyfed.core.messages import Request
 from polyfed.core.schema import Field, gradient, statistics
 from polyfed.core.settings import Positive, settings
 
@@ -32,7 +34,12 @@ class TopK(Compressor):
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
         k = self._entries(M, d)
-        return {"values": gradient(f"{k}"), "places": statistics(f"{k}", "int32", below=M * d)}
+        values = gradient(f"{k}", lengths=partial(self.lengths, M, d))
+        return {"values": values, "places": statistics(f"{k}", "int32", below=M * d)}
+
+    def lengths(self, M: int, d: int, arrays: Mapping[str, Tensor], clients: Sequence[int], request: Request) -> Tensor:
+        """The lengths (n, M) of the objectives' rows."""
+        return _by_row(arrays["values"], arrays["places"].long().clamp(0, M * d - 1), M, d)
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         places = H.reshape(-1).abs().topk(self._entries(*H.shape)).indices
@@ -61,7 +68,16 @@ class RandomMask(Compressor):
         return max(1, int(min(M * d, self.budget * d)))
 
     def reply(self, M: int, d: int) -> Mapping[str, Field]:
-        return {"values": gradient(f"{self._entries(M, d)}")}
+        return {"values": gradient(f"{self._entries(M, d)}", lengths=partial(self.lengths, M, d))}
+
+    def lengths(self, M: int, d: int, arrays: Mapping[str, Tensor], clients: Sequence[int], request: Request) -> Tensor:
+        """The lengths (n, M) of the objectives' rows, at the places that follow from the clients' keys."""
+        draw: Any = request.options.get("draw", 0)
+        own = [own_key(client_key(request.seed, request.round, client), draw) for client in clients]
+        return _by_row(arrays["values"], self._drawn(own, arrays["values"], M * d), M, d)
+
+    def _drawn(self, own: Sequence[Any], values: Tensor, n: int) -> Tensor:
+        return torch.stack([_places(key, n, values.shape[1]) for key in own]).to(values.device)
 
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         k = self._entries(*H.shape)
@@ -69,9 +85,15 @@ class RandomMask(Compressor):
 
     def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         values = arrays["values"]
-        places = torch.stack([_places(own, M * d, values.shape[1]) for _, own in keys]).to(values.device)
+        places = self._drawn([own for _, own in keys], values, M * d)
         return values.new_zeros(len(values), M * d).scatter_(1, places, values).view(len(values), M, d)
 
 
+def _by_row(values: Tensor, places: Tensor, M: int, d: int) -> Tensor:
+    """The length of what lies in each of M rows of d entries."""
+    return values.new_zeros(len(values), M).scatter_add_(1, places // d, values.square()).sqrt_()
+
+
+@lru_cache(maxsize=1)  # in a simulation the server looks at what the client has just drawn
 def _places(of: Any, n: int, k: int) -> Tensor:
     return torch.from_numpy(generator(of, "mask").choice(n, k, replace=False, shuffle=False))

@@ -33,12 +33,13 @@ class Clock:
         self.layers = layers or Layers()
         self.used: dict[int, int] = {}  # client -> tick
         self.failures: list[tuple[int, str]] = []  # of this round
+        self.left_out: Mapping[int, str] = {}  # who is not asked in this round, and why
         self._answered: dict[int, int] = {}  # client -> the last tick that it answered with a state
         self._begun: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def begin(self, t: int) -> None:
-        self.round, self.exchange, self.failures = t, 0, []
+    def begin(self, t: int, left_out: Mapping[int, str] | None = None) -> None:
+        self.round, self.exchange, self.failures, self.left_out = t, 0, [], left_out or {}
         self._begun = dict(self.used)
 
     def stamp(self, clients: Ids, request: Request) -> Request:

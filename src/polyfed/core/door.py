@@ -19,24 +19,39 @@ from polyfed.core.work import works
 
 
 class PartView(PartFleet):
-    """The fleet as one model sees it: its name and the time are put on every request where an exchange is made."""
+    """The fleet as one model sees it: its name and the time are put on every request where an exchange is made.
+
+    Who is left out of a round has failed without being asked; it is measured all the same.
+    """
 
     def __init__(self, inner: Fleet, part: str, population: Population, clock: Clock) -> None:
         self.inner, self.part, self.population, self.clock = inner, part, population, clock
 
     def ask(self, clients: Ids, request: Request) -> Iterator[Stack]:
-        request = self.clock.stamp(clients, replace(request, part=self.part))
+        clients, request, out = self._stamped(clients, request)
         for stack in self.inner.ask(clients, request) if len(clients) else ():
             self.clock.answered(stack.clients, request)
             yield stack
+        if out:
+            yield Stack((), {}, out)
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        request = self.clock.stamp(clients, replace(request, part=self.part))
+        clients, request, out = self._stamped(clients, request)
         if not len(clients):
-            return Sum({}, (), {})
+            return Sum({}, (), out)
         total = self.inner.sum(clients, request)
         self.clock.answered(total.clients, request)
-        return total
+        return replace(total, failed={**total.failed, **out}) if out else total
+
+    def _stamped(self, clients: Ids, request: Request) -> tuple[Ids, Request, dict[int, str]]:
+        """Who is asked, the request as it goes out to them, and who is left out."""
+        never = {} if works[request.work].measures else self.clock.left_out
+        out = {client: never[client] for client in clients if client in never}
+        if out:
+            places = [i for i, client in enumerate(clients) if client not in out]
+            clients = [clients[i] for i in places]
+            request = replace(request, each={name: rows[places] for name, rows in request.each.items()})
+        return clients, self.clock.stamp(clients, replace(request, part=self.part)), out
 
 
 class PastMeasuring(Around):
@@ -108,9 +123,12 @@ class Door(Around):
     def round(self) -> int:
         return self.clock.round
 
-    def begin(self, t: int) -> None:
-        """Start round t: exchanges are counted, and failures, participants and who trained listed, anew."""
-        self.clock.begin(t)
+    def begin(self, t: int, left_out: Mapping[int, str] | None = None) -> None:
+        """Start round t: exchanges are counted, and failures, participants and who trained listed, anew.
+
+        left_out: clients that fail without being asked, and why.
+        """
+        self.clock.begin(t, left_out)
         self.asked: dict[int, None] = {}
         self.trained: list[tuple[list[int], Request]] = []
         self._begun = [(fleet, fleet.tree()) for fleet in layer_fleets(self)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +10,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from torch import Tensor
+
+from polyfed.core.facts import Facts
 from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
-from polyfed.core.guard import LIMIT, Guard
+from polyfed.core.guard import Guard
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
@@ -40,6 +42,7 @@ class Engine(Fleet):
         self.parts, self.layers = dict(parts), layers
         self.population = {name: Population.of(part.problem, part.federation) for name, part in parts.items()}
         self._guards: dict[str, list[Guard]] = {}  # of each part's last round
+        self._buffers: dict[str, Tensor] = {}  # each part's, as last sent
         self._lock = threading.RLock()
 
     @abstractmethod
@@ -51,7 +54,7 @@ class Engine(Fleet):
             replies = self.replies(clients, request)
             first = next(replies, None)  # a GPU works while what is expected is put together
             expected = self.expected(request)
-            guard = Guard(expected.labels, self.layers.guard, expected.twins)
+            guard = expected.guard()
             self.note_distances(request, guard)
             yield from guard(map(expected.validated, chain([] if first is None else [first], replies)))
 
@@ -59,8 +62,11 @@ class Engine(Fleet):
         return Sum.of(self.ask(clients, request))
 
     def expected(self, request: Request) -> Expected:
-        """What the server knows of the replies to this request."""
-        return expected_replies(self.parts, self.population[request.part], self.layers, request)
+        """What the server knows of the replies to this request; clients have the buffers they were last sent."""
+        if "buffers" in request.shared:
+            self._buffers[request.part] = request.shared["buffers"]
+        known = self._buffers.get(request.part)
+        return expected_replies(self.parts, self.population[request.part], self.layers, request, known)
 
     def note_distances(self, request: Request, guard: Guard) -> None:
         """Keep an exchange's lengths until the next round, should one have to be found who spoiled it."""
@@ -106,14 +112,15 @@ def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
     return schema_of(fields, sizes, problem.dtype, weighed=request.weighed)
 
 
-def expected_replies(parts: Parts, population: Population, layers: Layers, request: Request) -> Expected:
-    """What a server that knows these clients expects of their replies."""
+def expected_replies(
+    parts: Parts, population: Population, layers: Layers, request: Request, buffers: Tensor | None = None
+) -> Expected:
+    """What a server that knows these clients expects of their replies; buffers: those that they start from."""
     work = works[request.work]
-    omega = request.shared.get("omega")
     return Expected(
         schema_of_reply(parts, layers, request), layers.transported(work, request.options),
-        partial(work.most, request.options), population, request.weighed, LIMIT if layers.guard else math.inf,
-        None if omega is None else omega.double().abs().numpy(force=True),
+        Facts.of(parts[request.part].problem), partial(work.most, request.options), population, request,
+        layers.guard, work.measures, request.shared.get("buffers", buffers),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from polyfed.core.errors import BadInput, shown
 from polyfed.core.problem import Batch
-from polyfed.core.source import Index, Placed, Source, read
-from polyfed.core.structure import Nested, joined, leaves, length, mapped, one_tensor, tensors
+from polyfed.core.source import Index as Index
+from polyfed.core.source import Placed, Source, read
+from polyfed.core.structure import Nested, leaves, length, mapped, one_tensor, tensors
 
 SPLITS = ("train", "valid", "test")
 
@@ -67,7 +68,8 @@ class Rows:
 class Federation:
     """All clients' examples, each client's train, validation and test rows, and which objectives it holds.
 
-    `Federation.from_arrays` and `Federation.from_clients` are shorter ways to make one.
+    `Federation.from_frame`, `Federation.from_arrays`, `Federation.from_clients` and `Federation.from_datasets` are
+    shorter ways to make one.
 
     A label may be missing in some rows: NaN, or -100 among whole numbers that are else not negative. Such a row does
     not count for that objective, and a client without any label for it does not hold it.
@@ -87,6 +89,8 @@ class Federation:
         augment: then changes it at random, in training only, by a key.
         columns: more about every example, by name, for losses and metrics that take them: groups, weights, times.
         labelled: for targets that some rows lack, which rows have one; found by itself.
+        names: what the clients are called, in the order of their numbers; nothing where they have no names.
+        classes: of targets and columns that were texts, what the numbers 0, 1, ... stand for.
         labels: the label of each row, where a picture of the split wants them.
         minimiser: of the one objective, from what every row counts in it to x*, where data know it exactly.
     """
@@ -102,6 +106,8 @@ class Federation:
     augment: Callable[[Any, Any], Any] | None = None
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     labelled: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    names: Sequence[Hashable] = ()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
     minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = field(default=None, repr=False)
 
@@ -122,85 +128,149 @@ class Federation:
         for name, held in self.holds.items():
             if len(held) != len(self):
                 raise BadInput(f"'holds' needs one entry per client: {name!r} has {len(held)} for {len(self)}.")
+        if len(self.names) not in (0, len(self)):
+            raise BadInput(f"'names' needs one for each of {len(self)} clients. Found {len(self.names)}.")
         if not self.train.length.any():
             raise BadInput("No client has any training example.")
 
     @classmethod
     def from_arrays(
         cls,
-        x: ArrayLike | Tensor,
-        targets: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor],
+        x: Any,
+        targets: Any,
         *,
-        clients: Rows | Sequence[ArrayLike] | int,
+        owner: Any = None,
+        clients: Rows | Sequence[ArrayLike] | int | None = None,
+        columns: Mapping[str, Any] | None = None,
+        test: Any = None,
+        valid: Any = None,
         seed: int = 0,
-        test: tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]] | None = None,
         holds: Mapping[str, ArrayLike] | None = None,
+        prepare: Callable[[Any], Any] | None = None,
+        augment: Callable[[Any, Any], Any] | None = None,
     ) -> Federation:
         """A federation over given arrays.
 
         Args:
-            x: one row per example.
-            targets: one row per example; a dict of them by objective where there are several.
-            clients: their row numbers, one list each; or how many there are (an i.i.d. split).
-            seed: of that split.
-            test: arrays (x, targets) that the server evaluates on.
+            x: one row per example: an array or a DataFrame, or a dict or tuple of them.
+            targets: one row per example; a dict or a DataFrame of them by objective where there are several. Texts
+                become class numbers, in the order that `classes` tells.
+            owner: of each row, any name or number: a client for each, in sorted order where they can be sorted, else in
+                order of appearance.
+            clients: in place of owners, the row numbers of each client, one list each; or how many there are, and the
+                rows are dealt at random.
+            columns: more about every example, by name, for losses and metrics that take them.
+            test: a fraction of each client's rows; a mask of rows, or a column that says 'train', 'valid' or 'test';
+                a list, or a dict by client, of its own (x, targets); or (x, targets) that the server evaluates on. With
+                columns, (x, targets, columns).
+            valid: as `test`, but never the server's.
+            seed: of what is dealt or kept aside at random.
             holds: for each objective, which clients have data for it.
+            prepare: turns a raw batch of x into what the model takes.
+            augment: then changes it at random, in training only, by a key.
         """
-        from polyfed.core.keys import generator
+        from polyfed.core import gather
 
-        xs, ys = tensors(x), _named(targets)
-        if isinstance(clients, bool | str | bytes | float) or (isinstance(clients, int | np.integer) and clients < 1):
-            raise BadInput(f"clients should be a number from 1 on, or lists of row numbers. Found {shown(clients)}.")
-        if isinstance(clients, int | np.integer):
-            clients = Rows.dealt(generator(seed, "partition").permutation(length(xs)), int(clients))
-        if not isinstance(clients, Rows | Sequence | np.ndarray) or getattr(clients, "shape", None) == ():
-            raise BadInput(f"clients should be a number from 1 on, or lists of row numbers. Found {shown(clients)}.")
-        train = clients if isinstance(clients, Rows) else Rows.of(clients)
-        if len(train.order) and not 0 <= train.order.min() <= train.order.max() < length(xs):
-            raise BadInput(f"Clients' row numbers should lie between 0 and {length(xs) - 1}. Found {train.order.max()}.")
-        server = None
-        if test is not None:
-            server = np.arange(length(xs), length(xs) + length(tensors(test[0])))
-            theirs = _named(test[1])
-            if set(theirs) != set(ys):
-                raise BadInput(f"Test targets should be those of training, {sorted(ys)}. Found {sorted(theirs)}.")
-            ys = {name: _joined([ys[name], theirs[name]], f"test targets {name!r}") for name in ys}
-            xs = _joined([xs, tensors(test[0])], "test rows")
-        held = {name: _truths(name, column) for name, column in (holds or {}).items()}
-        return cls(xs, ys, train, server=server, holds=held)
+        way = gather.Way(seed, holds or {}, prepare, augment)
+        return gather.from_arrays(x, targets, clients, owner, columns, valid, test, way)
 
     @classmethod
     def from_clients(
         cls,
-        clients: Sequence[tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]]],
+        clients: Sequence[tuple[Any, ...]] | Mapping[Any, tuple[Any, ...]],
         *,
-        test: tuple[ArrayLike | Tensor, ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]] | None = None,
+        test: Any = None,
+        valid: Any = None,
+        seed: int = 0,
+        prepare: Callable[[Any], Any] | None = None,
+        augment: Callable[[Any, Any], Any] | None = None,
     ) -> Federation:
         """A federation of one (x, targets) per client; a client holds the objectives it has targets for.
 
         Args:
-            clients: each client's arrays.
-            test: arrays (x, targets) that the server evaluates on.
+            clients: each client's arrays, (x, targets) or (x, targets, columns): a list, or a dict by name.
+            test, valid, seed, prepare, augment: as in `Federation.from_arrays`.
         """
-        if not clients or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in clients):
-            raise BadInput(f"Clients should be given as (x, targets), one pair each. Found {shown(clients)}.")
-        parts = [(tensors(x), _named(targets)) for x, targets in clients]
-        names = list(dict.fromkeys(name for _, targets in parts for name in targets))
-        like = {name: next(t[name] for _, t in parts if name in t) for name in names}
+        from polyfed.core import gather
 
-        def column(name: str) -> Tensor:
-            blank = [t.get(name, like[name].new_zeros((length(x), *like[name].shape[1:]))) for x, t in parts]
-            made: Tensor = _joined(blank, f"clients' targets {name!r}")
-            return made
+        return gather.from_clients(clients, valid, test, gather.Way(seed, {}, prepare, augment))
 
-        lengths = np.array([length(x) for x, _ in parts], dtype=np.int64)
-        rows = Rows(np.arange(lengths.sum()), np.cumsum(lengths) - lengths, lengths)
-        holds = {name: [name in t for _, t in parts] for name in names if name}
-        x, targets = _joined([x for x, _ in parts], "clients' rows"), {name: column(name) for name in names}
-        return cls.from_arrays(x, targets, clients=rows, test=test, holds=holds)
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        owner: str,
+        x: Any,
+        targets: Any,
+        columns: Any = None,
+        test: Any = None,
+        valid: Any = None,
+        seed: int = 0,
+        prepare: Callable[[Any], Any] | None = None,
+        augment: Callable[[Any, Any], Any] | None = None,
+    ) -> Federation:
+        """A federation over the rows of a table, pandas' or polars'.
+
+        Args:
+            frame: the table.
+            owner: the column that names the owner of each row: a client for each.
+            x: the columns that the model sees, which make a matrix of floats; or a dict by input of such lists, or of
+                single columns, which keep their type.
+            targets: the columns of the objectives; or a dict from objectives to columns. A missing value is a missing
+                label; texts become class numbers, in the order that `classes` tells.
+            columns: more columns for losses and metrics that take them; or a dict from names to columns.
+            test: as in `Federation.from_arrays`; or the name of a column, true and false or 'train', 'valid' and
+                'test'; or another table, of the same owners, or without the column of owners, for the server.
+            valid: as `test`, but never the server's.
+            seed: of what is kept aside at random.
+            prepare: turns a raw batch of x into what the model takes; x may then lack values.
+            augment: then changes it at random, in training only, by a key.
+        """
+        from polyfed.core import gather
+
+        return gather.from_frame(frame, owner, x, targets, columns, valid, test, gather.Way(seed, {}, prepare, augment))
+
+    @classmethod
+    def from_datasets(
+        cls,
+        datasets: Any,
+        *,
+        owner: Any = None,
+        targets: str | Sequence[str] | Mapping[str, str] | None = None,
+        test: Any = None,
+        valid: Any = None,
+        seed: int = 0,
+        prepare: Callable[[Any], Any] | None = None,
+        augment: Callable[[Any, Any], Any] | None = None,
+    ) -> Federation:
+        """A federation over torch Datasets, whose items are read when a client's turn comes.
+
+        An item is (x, target), where the target may be a dict by objective, or a dict. It should be the same whenever
+        it is read: what is random belongs into `augment`. Targets are held in memory: where `targets` names no
+        attribute of the data sets, all items are read once, now.
+
+        Args:
+            datasets: one for each client, a list or a dict by name; or one for all, with `owner`.
+            owner: of each item, as in `Federation.from_arrays`.
+            targets: where the targets are, if not in items (x, target): an attribute of the data set, as 'targets' or
+                'labels', or a key of its items; several names, each an objective's; or a dict from objectives to names.
+                Of items that are dicts, the rest is x.
+            test: as in `Federation.from_arrays`; or a data set for the server; or one for each client.
+            valid: as `test`, but never the server's.
+            seed, prepare, augment: as in `Federation.from_arrays`.
+        """
+        from polyfed.core.datasets import from_datasets
+        from polyfed.core.gather import Way
+
+        return from_datasets(datasets, owner, targets, valid, test, Way(seed, {}, prepare, augment))
 
     def __len__(self) -> int:
         return len(self.train)
+
+    def called(self, client: int) -> str:
+        """A client as a sentence calls it: by its name, where it has one."""
+        return f"client {shown(self.names[client]) if self.names else client}"
 
     def __repr__(self) -> str:
         names = ", ".join(name for name in self.targets if name) or "one target"
@@ -315,7 +385,7 @@ class Federation:
 
         train = all_of(self.train)
         assert train is not None
-        return replace(self, train=train, valid=all_of(self.valid), test=all_of(self.test), holds={})
+        return replace(self, train=train, valid=all_of(self.valid), test=all_of(self.test), holds={}, names=())
 
     def at_server(self) -> Federation:
         """The server's test data as a federation of one, so that evaluation is the same work everywhere."""
@@ -325,13 +395,13 @@ class Federation:
 
     def _only(self, rows: Index) -> Federation:
         index = torch.from_numpy(rows)
-        tables = ({name: t[index] for name, t in table.items()} for table in (self.targets, self.columns, self.labelled))
-        targets, columns, labelled = tables
+        tables = self.targets, self.columns, self.labelled
+        targets, columns, labelled = ({name: t[index] for name, t in table.items()} for table in tables)
         x = self.x.select(rows) if isinstance(self.x, Source) else mapped(lambda t: t[index], self.x)
         return replace(
             self, x=x, targets=targets, columns=columns, labelled=labelled,
             train=Rows.of([np.arange(len(rows))]), valid=None, test=None, holds={}, server=None, labels=None,
-            minimiser=None,
+            minimiser=None, names=(),
         )  # fmt: skip
 
 
@@ -356,10 +426,12 @@ MISSING = -100  # the class number that torch's losses ignore
 
 def _missing(target: Tensor) -> Tensor:
     """Which rows have no label: NaN in them, or nothing but -100 where no other number is negative."""
+    if not target.numel():
+        return torch.zeros(1, dtype=torch.bool)
     rows = target.reshape(len(target), -1)
     if target.is_floating_point():
         return rows.isnan().any(1) if bool(rows.isnan().any()) else rows.new_zeros(1, dtype=torch.bool)
-    if target.dtype == torch.bool or not rows.numel() or int(rows.min()) != MISSING:
+    if target.is_complex() or target.dtype == torch.bool or int(rows.min()) != MISSING:
         return rows.new_zeros(1, dtype=torch.bool)
     gone = rows == MISSING
     if bool(((rows < 0) & ~gone).any()):  # then -100 is a number like the others
@@ -376,32 +448,5 @@ def _row_numbers(rows: ArrayLike, client: int) -> NDArray[Any]:
         pass
     raise BadInput(
         f"Clients should be given as one list of row numbers each, or as their number. Found {shown(rows)} for client "
-        f"{client}; from a column of owners make [np.flatnonzero(column == owner) for owner in np.unique(column)]."
+        f"{client}; a column of owners is given as owner=."
     )
-
-
-def _joined(parts: Sequence[Nested], what: str) -> Nested:
-    """The rows of several structures of one kind, one after another."""
-    try:
-        return joined(parts)
-    except (RuntimeError, TypeError, ValueError) as error:
-        shapes = shown([[tuple(t.shape[1:]) for t in leaves(part)] for part in parts])
-        raise BadInput(f"The {what} should be of one shape and type. Found rows of shapes {shapes}.") from error
-
-
-def _truths(name: str, column: ArrayLike) -> NDArray[np.bool_]:
-    try:
-        made = np.asarray(column, dtype=bool)
-    except (TypeError, ValueError) as error:
-        raise BadInput(
-            f"'holds' of {name!r} should be true or false for each client. Found {shown(column)}."
-        ) from error
-    if made.ndim != 1:
-        raise BadInput(f"'holds' of {name!r} should be true or false for each client. Found {shown(column)}.")
-    return made
-
-
-def _named(targets: ArrayLike | Tensor | Mapping[str, ArrayLike | Tensor]) -> dict[str, Tensor]:
-    if isinstance(targets, Mapping):
-        return {name: one_tensor(values) for name, values in targets.items()}
-    return {"": one_tensor(targets)}

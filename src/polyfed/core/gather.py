@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.core.errors import BadInput, nearest, shown
-from polyfed.core.federation import Federation, Index, Rows
+from polyfed.core.aside import Aside, More, is_pair, kept_aside, read_aside, stretches
+from polyfed.core.errors import BadInput, shown
+from polyfed.core.federation import Federation, Rows
 from polyfed.core.keys import generator
 from polyfed.core.owners import Names, known_owners, rows_of
-from polyfed.core.split import group, parted, split
-from polyfed.core.structure import Nested, joined, leaves, length
-from polyfed.core.tables import Classes, Column, chosen, column_of, columns_of, encoded, inputs, is_frame, read
+from polyfed.core.split import group
+from polyfed.core.structure import Nested, joined, leaves
+from polyfed.core.tables import Classes, Table, chosen, column_of, columns_of, encoded, is_frame, read
 
 CLIENTS = "a number from 1 on, or one list of row numbers for each client"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Some rows: x, the targets by objective, and more columns by name."""
-
-    x: Nested
-    targets: Mapping[str, Column]
-    columns: Mapping[str, Column]
-
-    @classmethod
-    def of(cls, x: Any, targets: Any, columns: Any = None, *, whole: bool = True) -> Table:
-        """From what people have; whole: whether x may not lack a value."""
-        return cls(inputs(x, whole=whole), _by_name(targets, "targets"), _by_name(columns, "columns"))
-
-    def __len__(self) -> int:
-        return length(self.x)
-
-
-@dataclass(frozen=True)
-class More:
-    """Rows beside those of training, and whose they are: each client's own, or the server's where nobody's."""
-
-    table: Table
-    rows: Rows | None
 
 
 @dataclass(frozen=True)
@@ -67,20 +44,21 @@ def from_arrays(
             f"Say who has which rows: owner=, the owner of each row, or clients=, {CLIENTS}. Found {found} of them."
         )
     rows, names = (_dealt(clients, len(table), way.seed), ()) if owner is None else rows_of(owner, len(table))
-    return _federation([table], rows, names, _read_aside(valid, test, len(rows), names, way), way)
+    return _federation([table], rows, names, read_aside(valid, test, len(rows), names, whole=way.prepare is None), way)
 
 
 def from_clients(clients: Any, valid: Any, test: Any, way: Way) -> Federation:
     """As `Federation.from_clients` says."""
     names: Names = tuple(clients) if isinstance(clients, Mapping) else ()
     listed = list(clients.values()) if isinstance(clients, Mapping) else clients
-    if not isinstance(listed, Sequence) or not listed or not all(map(_is_pair, listed)):
+    if not isinstance(listed, Sequence) or not listed or not all(map(is_pair, listed)):
         raise BadInput(
             f"Clients should be given as (x, targets), or (x, targets, columns), one each. Found {shown(clients)}."
         )
     tables = [Table.of(*some, whole=way.prepare is None) for some in listed]
-    rows = _stretches([len(table) for table in tables])
-    return _federation(tables, rows, names, _read_aside(valid, test, len(rows), names, way), way)
+    tables = [replace(table, held=table.targets.keys()) for table in tables]
+    rows = stretches([len(table) for table in tables])
+    return _federation(tables, rows, names, read_aside(valid, test, len(rows), names, whole=way.prepare is None), way)
 
 
 def from_frame(
@@ -105,13 +83,14 @@ def from_frame(
         if not is_frame(given):
             return given
         if owner not in columns_of(given):
-            return More(table(given, lambda row: f"the {what} rows"), None)
+            return More([table(given, lambda row: f"the {what} rows")], None)
         whose = known_owners(given[owner], names, what)
-        return More(table(given, lambda row: shown(names[whose[row]])), group(np.arange(len(given)), whose, len(names)))
+        theirs = group(np.arange(len(given)), whose, len(names))
+        return More([table(given, lambda row: shown(names[whose[row]]))], theirs)
 
     both = more(valid, "valid"), more(test, "test")
     whole = table(frame, lambda row: shown(_at(ids, row)))
-    return _federation([whole], rows, names, _read_aside(*both, len(rows), names, way), way)
+    return _federation([whole], rows, names, read_aside(*both, len(rows), names, whole=way.prepare is None), way)
 
 
 # who has which rows
@@ -123,15 +102,15 @@ def _dealt(clients: Any, rows: int, seed: int) -> Rows:
         return Rows.dealt(generator(seed, "partition").permutation(rows), int(clients))
     if isinstance(clients, Rows):
         given = clients
+    elif isinstance(clients, str | bytes) or np.isscalar(clients) or not hasattr(clients, "__len__"):
+        raise BadInput(f"clients should be {CLIENTS}; a column of owners is given as owner=. Found {shown(clients)}.")
     elif _is_column(clients):
         raise BadInput(
             f"clients should be {CLIENTS}. Found a column, {shown(type(clients).__name__)} of {len(clients)}; if it "
             f"names the owner of each row, give it as owner=."
         )
-    elif isinstance(clients, Sequence | np.ndarray) and not isinstance(clients, str | bytes) and np.ndim(clients):
-        given = Rows.of(clients)
     else:
-        raise BadInput(f"clients should be {CLIENTS}; a column of owners is given as owner=. Found {shown(clients)}.")
+        given = Rows.of(clients)
     if len(given.order) and not 0 <= given.order.min() <= given.order.max() < rows:
         raise BadInput(f"Clients' row numbers should lie between 0 and {rows - 1}. Found {given.order.max()}.")
     return given
@@ -139,81 +118,137 @@ def _dealt(clients: Any, rows: int, seed: int) -> Rows:
 
 def _is_column(values: Any) -> bool:
     """One number or text a row, where lists of row numbers are meant."""
-    if isinstance(values, list | tuple):
-        return bool(values) and all(isinstance(value, str | int | float | np.generic) for value in values)
-    return getattr(values, "ndim", 0) == 1 and getattr(values, "dtype", None) != object or hasattr(values, "to_numpy")
+    if not isinstance(values, list | tuple | np.ndarray | Tensor):
+        return hasattr(values, "to_numpy") and not is_frame(values)  # a Series
+    return np.ndim(values[0]) == 0 if len(values) else False
 
 
-def _stretches(lengths: Sequence[int]) -> Rows:
-    size = np.array(lengths, dtype=np.int64)
-    return Rows(np.arange(size.sum()), np.cumsum(size) - size, size)
+# one table of all rows
 
 
-# rows kept aside
+def _federation(tables: Sequence[Table], rows: Rows, names: Names, aside: Mapping[str, Aside], way: Way) -> Federation:
+    size = sum(len(table) for table in tables)
+    splits = kept_aside(rows, aside, size, way.seed)
+    pieces, server = list(tables), None
+    for what, more in aside.items():
+        if isinstance(more, More):
+            first = sum(len(table) for table in pieces)
+            _check_names(tables, more, what)
+            pieces += _of_clients(more, tables)
+            if more.rows is None:
+                server = np.arange(first, sum(len(table) for table in pieces))
+            else:
+                splits[what] = Rows(more.rows.order + first, more.rows.start, more.rows.length)
+    known = _every(tables, "targets")
+    targets, classes = _columns(pieces, known, "targets")
+    columns, more_classes = _columns(pieces, _every(tables, "columns"), "columns")
+    whose = [table.held for table in tables if table.held is not None]
+    holds = {name: [name in held for held in whose] for name in known if name} if whose else {}
+    return Federation(
+        x=_stacked([piece.x for piece in pieces], "rows"), targets=targets, train=splits["train"],
+        valid=splits.get("valid"), test=splits.get("test"), server=server,
+        holds={name: _truths(name, column) for name, column in {**holds, **way.holds}.items()},
+        prepare=way.prepare, augment=way.augment, columns=columns, names=names, classes={**classes, **more_classes},
+    )  # fmt: skip
 
 
-Aside = float | NDArray[np.bool_] | More | None
+def _every(tables: Sequence[Table], kind: str) -> list[str]:
+    """The names of all targets, or of all columns."""
+    return list(dict.fromkeys(name for table in tables for name in getattr(table, kind)))
 
 
-def _read_aside(valid: Any, test: Any, clients: int, names: Names, way: Way) -> dict[str, Aside]:
-    whole = way.prepare is None
-    return {
-        split: _aside(given, split, clients, names, whole) for split, given in (("valid", valid), ("test", test))
-    }
+def _check_names(tables: Sequence[Table], more: More, what: str) -> None:
+    """Rows kept aside have the targets and columns of training; of its targets a client may lack some."""
+    for kind in ("targets", "columns"):
+        known = set(_every(tables, kind))
+        for table in more.tables:
+            found = set(getattr(table, kind))
+            if found - known or (found != known and (kind == "columns" or more.rows is None)):
+                raise BadInput(
+                    f"{what.capitalize()} {kind} should be those of training, {sorted(known)}. Found {sorted(found)}."
+                )
 
 
-def _aside(given: Any, what: str, clients: int, names: Names, whole: bool) -> Aside:
-    """A fraction, a mask, or more rows."""
-    if given is None or isinstance(given, More):
-        made: Aside = given
-    elif isinstance(given, float | int) and not isinstance(given, bool):
-        if not 0 <= given < 1:
-            raise BadInput(f"{what}, as a fraction of each client's rows, should be from 0 to below 1. Found {given}.")
-        made = float(given)
-    elif isinstance(given, Mapping):
-        made = _each(_ordered(given, what, clients, names), what, whole)
-    elif isinstance(given, tuple) and _is_pair(given):
-        made = More(Table.of(*given, whole=whole), None)
-    elif isinstance(given, list) and any(_is_pair(some) for some in given):
-        if len(given) != clients:
-            raise BadInput(f"{what} should have one pair, or None, for each of {clients} clients. Found {len(given)}.")
-        made = _each(given, what, whole)
-    else:
-        made = _mask(given, what)
-    if what == "valid" and isinstance(made, More) and made.rows is None:
+def _of_clients(more: More, tables: Sequence[Table]) -> list[Table]:
+    """Clients' further rows, with the objectives that their training rows have."""
+    if len(tables) == 1 or not more.clients:
+        return list(more.tables)
+    return [replace(table, held=tables[client].held) for client, table in zip(more.clients, more.tables, strict=True)]
+
+
+def _columns(pieces: Sequence[Table], names: Sequence[str], kind: str) -> tuple[dict[str, Tensor], Classes]:
+    """Every named column of all rows, and what its numbers stand for where it was of texts."""
+    made: dict[str, Tensor] = {}
+    classes: Classes = {}
+    for name in names:
+        given = [getattr(piece, kind).get(name) for piece in pieces]
+        there = [column for column in given if column is not None]
+        if kind == "columns" and len(there) < len(given):
+            raise BadInput(f"Every client should have the column {name!r}. Found {len(given) - len(there)} without it.")
+        codes, order = encoded(there, f"The {kind} {name or 'given'!r}")
+        if kind == "columns" and order and any(bool((some < 0).any()) for some in codes):
+            raise BadInput(f"The column {name!r} should have a text in every row. Found rows without one; fill them.")
+        left = iter(codes)
+        parts = [
+            _blank(codes[0], piece, name) if column is None else next(left)
+            for piece, column in zip(pieces, given, strict=True)
+        ]
+        made[name] = _stacked(parts, f"{kind} {name!r}")
+        classes |= {name: order} if order else {}
+    return made, classes
+
+
+def _blank(like: Tensor, piece: Table, name: str) -> Tensor:
+    """Targets of rows that have none: anything where their client does not hold them, else missing labels."""
+    shape = (len(piece), *like.shape[1:])
+    return like.new_zeros(shape) if piece.held is not None and name not in piece.held else torch.full(shape, torch.nan)
+
+
+def _stacked(parts: Sequence[Nested], what: str) -> Nested:
+    """The rows of several structures of one kind, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    try:
+        return joined(parts)
+    except (RuntimeError, TypeError, ValueError) as error:
+        shapes = shown([[tuple(t.shape[1:]) for t in leaves(part)] for part in parts])
+        raise BadInput(f"The {what} should be of one shape and type. Found rows of shapes {shapes}.") from error
+
+
+def _truths(name: str, column: Any) -> NDArray[np.bool_]:
+    try:
+        made = np.asarray(column, dtype=bool)
+    except (TypeError, ValueError) as error:
         raise BadInput(
-            "valid rows are the clients' own: give a fraction, a mask, or a list with one (x, targets) for each client. "
-            "Found rows without owners."
-        )
+            f"'holds' of {name!r} should be true or false for each client. Found {shown(column)}."
+        ) from error
+    if made.ndim != 1:
+        raise BadInput(f"'holds' of {name!r} should be true or false for each client. Found {shown(column)}.")
     return made
 
 
-def _ordered(given: Mapping[Any, Any], what: str, clients: int, names: Names) -> list[Any]:
-    """One pair for each client, from a dict by name or number."""
-    known: Sequence[Any] = names or range(clients)
-    for name in given:
-        if name not in known:
-            close = nearest(str(name), map(str, known))
-            raise BadInput(f"{what} names a client that there is not, {shown(name)}.{close}")
-    return [given.get(name) for name in known]
+# names
 
 
-def _each(listed: Sequence[Any], what: str, whole: bool) -> More:
-    for client, some in enumerate(listed):
-        if some is not None and not _is_pair(some):
-            raise BadInput(f"{what} should be (x, targets) for each client. Found {shown(some)} for client {client}.")
-    tables = [None if some is None else Table.of(*some, whole=whole) for some in listed]
-    there = [table for table in tables if table is not None]
-    if not there:
-        raise BadInput(f"{what} should have rows for some client. Found none.")
-    x, targets, columns = _stacked([t.x for t in there], what), _names(there, "targets"), _names(there, "columns")
-    for kind, names in (("targets", targets), ("columns", columns)):
-        for table in there:
-            if set(getattr(table, kind)) != set(names):
-                raise BadInput(f"{what} should have the same {kind} for each client. Found {sorted(names)} in all.")
-    both = ({n: _one([getattr(t, kind)[n] for t in there], n) for n in names} for kind, names in ())
-    raise NotImplementedError
+def _wanted(given: Any, what: str) -> dict[str, Any]:
+    """From the name of a target to its column in the table, or to several."""
+    if isinstance(given, str):
+        return {given: given}
+    if isinstance(given, Mapping):
+        return dict(given)
+    if not isinstance(given, list | tuple):
+        raise BadInput(f"{what} should be a list of columns, or a dict from names to columns. Found {shown(given)}.")
+    return {name: name for name in given}
 
 
-def _mask(given: Any, what: str) -> NDArray[np.bool_]:
-    raise NotImplementedError
+def _some(frame: Any, columns: Any) -> Any:
+    """One column, or a table of several."""
+    if not isinstance(columns, list | tuple):
+        return column_of(frame, columns)
+    for name in columns:
+        column_of(frame, name)
+    return frame[list(columns)]
+
+
+def _at(column: Any, row: int) -> Any:
+    return np.asarray(column)[row]

@@ -1,10 +1,12 @@
 """The guard: replies that are far longer than the cohort's are left out of an exchange, and named.
 
-What is compared is the length (Euclidean norm) of every update and gradient, whole or compressed; of arrays with a row
-for each objective, of every row apart. Where clients multiply by their weights before they send, lengths are per unit
-of the weight that the server knows. A reply is *far* when one of its lengths is above `FACTOR` times the cohort's
-median; zeros (objectives that a client does not hold) and negative ones (of clients whose objectives count for nothing,
-`core/validate.py`) do not count in it.
+What is compared is the length (Euclidean norm) of every update and gradient, of arrays with a row for each objective of
+every row apart; of compressed Jacobians the lengths, by objective, of what they unpack to; how far each buffer is from
+the server's; and losses, to which 1 is added where they are entropies, because a model that fits most clients has next
+to no loss there. Where clients multiply by their weights before they send, lengths are per unit of the weight that the
+server knows. A reply is *far* when one of its lengths is above `FACTOR` times the cohort's median, or for losses
+without a unit `LOOSE` times that; zeros (objectives that a client does not hold) and negative ones (of clients whose
+objectives count for nothing, `core/validate.py`) do not count in it.
 
 Memory stays flat, and the decisions are the same however an engine groups its replies into stacks. Clients come in the
 order of the cohort. The first replies wait until `FIRST` of them are there and every objective has `KNOWN` lengths, or
@@ -33,6 +35,7 @@ KNOWN = 4  # lengths that make a median
 FIRST = 8  # replies before the first comparison: fewer than five of them cannot move its median
 MOST_WAIT = 32  # replies held back at the beginning, where an objective is held by few
 MOST_ASIDE = 16  # replies set aside until the end
+LOOSE = 1000.0  # times as far: losses whose unit nobody knows, near 0 where a model fits most clients
 LIMIT = 1e15  # the length of anything: squares of it, added up, are finite in float32
 
 Lengths = NDArray[np.float64]  # clients x what is compared
@@ -54,16 +57,24 @@ class Guard:
         labels: what is compared, in words.
         on: whether far replies are left out, or only noted.
         twins: pairs of columns of which both have to be far.
+        times: for each column how many times farther than others it may be; infinite where it is only noted.
     """
 
-    def __init__(self, labels: Sequence[str], on: bool = True, twins: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        labels: Sequence[str],
+        on: bool = True,
+        twins: Sequence[tuple[int, int]] = (),
+        times: Sequence[float] | None = None,
+    ) -> None:
         self.labels, self.on, self._twins = labels, on, twins
+        self._times = np.ones(len(labels)) if times is None else np.asarray(times, dtype=np.float64)
         self._factor = FACTOR
         self.clients: list[int] = []
         self._lengths: list[Lengths] = []
         self._median = np.full(len(labels), np.inf)
         self._next = FIRST
-        self._waits = on and bool(labels)
+        self._waits = on and bool(np.isfinite(self._times).any())
         self._came: list[_Came] = []  # and not gone on yet
         self._aside: list[_Came] = []  # one client each
         self._dropped: dict[int, str] = {}
@@ -96,7 +107,8 @@ class Guard:
     def _compare_waiting(self, one: _Came, at: int, last: bool) -> None:
         every = self._lengths[0] if len(self._lengths) == 1 else np.concatenate(self._lengths)
         self._median, self._factor = medians(every), factor(len(every))
-        if self._waits and (last or not ((every > 0).any(0) & np.isinf(self._median)).any()):
+        missing = (every > 0).any(0) & np.isinf(self._median) & np.isfinite(self._times)
+        if self._waits and (last or not missing.any()):
             self._waits = False
             for came in self._came:
                 end = at if came is one else len(came.lengths)
@@ -138,14 +150,14 @@ class Guard:
             yield Stack((), {}, self._dropped)
 
     def _far(self, lengths: Lengths) -> NDArray[np.bool_]:
-        found: Any = np.abs(lengths) > self._factor * self._median
+        found: Any = np.abs(lengths) > self._factor * self._times * self._median
         for one, other in self._twins:
             found[:, one] &= found[:, other]
             found[:, other] = found[:, one]
         return np.asarray(found.any(1))
 
     def _ratios(self, lengths: Lengths) -> Lengths:
-        return np.asarray(np.abs(lengths) / self._median)
+        return np.asarray(np.abs(lengths) / self._median / self._times)
 
     def _drop(self, one: _Came) -> None:
         self._dropped[one.stack.clients[0]] = self._why(one.lengths[0])
@@ -153,8 +165,10 @@ class Guard:
     def _why(self, lengths: Lengths) -> str:
         ratios = self._ratios(lengths)
         worst = int(np.argmax(ratios))
-        what = f"{self.labels[worst]} is {ratios[worst]:.2g} times as long as the cohort's median"
-        return f"{what}; above {self._factor:g} it is left out (guard = 'off' lets it in)"
+        size = "large" if self.labels[worst].startswith("its loss") else "long"
+        times, allowed = ratios[worst] * self._times[worst], self._factor * self._times[worst]
+        what = f"{self.labels[worst]} is {times:.2g} times as {size} as the cohort's median"
+        return f"{what}; above {allowed:g} it is left out (guard = 'off' lets it in)"
 
     def compare(self, clients: Sequence[int], lengths: Lengths) -> dict[int, str]:
         """Who is far and why, where the lengths of all clients are known before any reply is needed."""
@@ -165,16 +179,17 @@ class Guard:
         self._median, self._factor = medians(lengths), factor(len(lengths))
         return {clients[i]: self._why(lengths[i]) for i in np.flatnonzero(self._far(lengths)).tolist()}
 
-    def farthest(self, known: int = 1) -> dict[int, float]:
+    def farthest(self, known: int = 1, compared: bool = False) -> dict[int, float]:
         """How many times the median each client's longest is, of those that have come.
 
         Args:
             known: lengths that make a median.
+            compared: only of what is compared, and where more is allowed, as a part of that.
         """
         if not self._lengths or not self.labels:
             return {}
         every = np.concatenate(self._lengths)
-        median = medians(every, known)
+        median = medians(every, known) * (self._times if compared else 1.0)
         return dict(zip(self.clients, (np.abs(every) / median).max(1).tolist(), strict=True))
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import SPLITS, Federation
 from polyfed.core.problem import Objective, Outputs, Problem
-from polyfed.core.structure import leaves
+from polyfed.core.structure import Nested
 
 CLASSES = ("cross-entropy", "cross-entropy-of-sigmoid")  # losses of class numbers
 Bad = Callable[[Tensor], Tensor]  # which rows are wrong
@@ -28,9 +29,10 @@ def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> No
             may hold anything.
         outputs: the model's, for some rows: as many as there are classes.
     """
-    for x in leaves(federation.x) if federation.prepare is None else ():
-        if _may_be_wrong(x, -math.inf, math.inf, whole=False):
-            _refuse(federation, x, _not_finite, "x should hold finite numbers", None)
+    if federation.prepare is None and not federation.streamed:  # of a source, rows are looked at as they are read
+        for where, x in _parts(federation.x):
+            if _may_be_wrong(x, -math.inf, math.inf, whole=False):
+                _refuse(federation, x, _not_finite, f"{where} should hold finite numbers", None)
     for k, objective in enumerate(problem.objectives):
         target = federation.targets.get("", federation.targets.get(objective.name))
         if target is None or not isinstance(objective.loss, str):  # the user's own loss knows its own targets
@@ -38,15 +40,38 @@ def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> No
         output = problem.output(k, outputs)
         low, high, whole, rule = _rule(objective, output)
         if _may_be_wrong(target, low, high, whole=whole):
-            name = problem.names[k]
-            bad = _outside(low, high, whole)
-            _refuse(
-                federation,
-                target,
-                bad,
-                f"Objective {name!r}: the targets of loss {objective.loss!r} should be {rule}",
-                name,
-            )
+            said = f"Objective {objective.name!r}: the targets of loss {objective.loss!r} should be {rule}"
+            _refuse(federation, target, _outside(low, high, whole), said, objective)
+
+
+def missing_labels(problem: Problem, federation: Federation) -> list[str]:
+    """What is to be said of labels that are missing; an objective for which nobody has one is refused.
+
+    Args:
+        problem: the objectives.
+        federation: the rows.
+    """
+    if not federation.labelled:
+        return []
+    holds = federation.matrix(problem.names)
+    if name := next((name for name, held in zip(problem.names, holds.T, strict=True) if not held.any()), None):
+        raise BadInput(f"Some client should have a label for objective {name!r}. Found none in {federation.size} rows.")
+    said = []
+    for name, labelled in federation.labelled.items():
+        if name in ("", *problem.labels):
+            gone, what = int((~labelled.bool()).sum()), f"The label {name!r}" if name else "The label"
+            said.append(f"{what} is missing in {gone} of {federation.size} rows.")
+    if none := [client for client in np.flatnonzero(~holds.any(1)).tolist() if federation.examples[client]]:
+        some = ", ".join(map(federation.called, none[:5])) + (f" and {len(none) - 5} more" if len(none) > 5 else "")
+        said.append(f"Without a label for any objective, and so of no use in training: {some}.")
+    return said
+
+
+def _parts(x: Nested) -> list[tuple[str, Tensor]]:
+    """The tensors of x, and what they are called."""
+    if isinstance(x, Tensor):
+        return [("x", x)]
+    return [(f"x{pytree.keystr(path)}", t) for path, t in pytree.tree_leaves_with_path(x)]
 
 
 def _rule(objective: Objective, output: Tensor) -> tuple[float, float, bool, str]:
@@ -82,15 +107,24 @@ def _outside(low: float, high: float, whole: bool) -> Bad:
     return bad
 
 
-def _refuse(federation: Federation, values: Tensor, bad: Bad, rule: str, objective: str | None) -> None:
+def _refuse(federation: Federation, values: Tensor, bad: Bad, rule: str, objective: Objective | None) -> None:
     """Say where the first bad row is, if somebody uses it."""
     wrong = bad(values.detach().cpu()).reshape(len(values), -1).any(1).numpy()
-    for row, whose in _used(federation, wrong, objective):
+    for row, whose in _used(federation, wrong, None if objective is None else objective.name):
         found = values[row].detach().cpu().reshape(-1)
-        value = found[bad(found)][0].item()
+        place = int(torch.nonzero(bad(found))[0])
+        column = f", column {place}" if values.dim() == 2 else ""
+        remedy = "mend or leave out such rows"
+        if objective is not None and objective.loss == "binary" and _signs(values):
+            remedy = "of labels -1 and 1 make (y + 1) / 2"
         raise BadInput(
-            f"{rule}. Found {value:g} in row {row}, {whose}; mend or leave out such rows ({wrong.sum()} of them)."
+            f"{rule}. Found {found[place].item():g} in row {row}{column}, {whose}; {remedy} ({wrong.sum()} of them)."
         )
+
+
+def _signs(values: Tensor) -> bool:
+    """Whether all of them are -1 or 1, missing ones aside, which are 0."""
+    return bool((values.abs() <= 1).all()) and bool((values == values.round()).all())
 
 
 def _used(federation: Federation, wrong: NDArray[np.bool_], objective: str | None) -> list[tuple[int, str]]:
@@ -101,7 +135,7 @@ def _used(federation: Federation, wrong: NDArray[np.bool_], objective: str | Non
         for client in range(len(federation)) if rows is not None else ():
             mine = rows[client]
             if (held is None or held[client]) and wrong[mine].any():
-                return [(int(mine[wrong[mine]][0]), f"of client {client}")]
+                return [(int(mine[wrong[mine]][0]), f"of {federation.called(client)}")]
     if federation.server is not None and wrong[federation.server].any():
         return [(int(federation.server[wrong[federation.server]][0]), "of the server's test rows")]
     return []

@@ -7,7 +7,8 @@ the weighted mean. A layer finds what it is about by role: a clip bounds the upd
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from polyfed.core.messages import DTYPES
 
+Unpacked = Callable[[Mapping[str, Tensor], Sequence[int], Any], Tensor]
 Role = Literal["update", "gradient", "statistics", "buffers", "losses", "weight"]
 Schema = Mapping[str, tuple[tuple[int, ...], torch.dtype]]  # shape and type of every array
 
@@ -26,8 +28,8 @@ class Field:
     """One array of a reply.
 
     Args:
-        axes: its axes as letters or numbers, 'M d': d parameters, b buffers, M objectives, K measured values, C counts and S
-            moments of metrics over a whole split, or an integer option of the request.
+        axes: its axes as letters or numbers, 'M d': d parameters, b buffers, M objectives, K measured values, C counts
+            and S moments of metrics over a whole split, or an integer option of the request.
         dtype: its type by name, 'float64'; empty for the problem's own.
         role: what it means.
         by: the weight it is averaged by, the name of an array with the role 'weight'; empty for arrays that simply
@@ -36,11 +38,19 @@ class Field:
         power: of a weight: it is at most what the client may count, to this power; of products of gradients, of how
             many: their length grows with a gradient's to this power.
         whole: of a weight: whether it is a number of rows.
+        exact: of a weight: whether it is all that the client counts, and no less.
         below: of whole numbers: all are from 0 to below this; 0 for any.
         upto: of counts: the array with the number of rows; all are whole numbers from 0 to it.
-        alike: of an update or a gradient: whether the guard compares its length with other clients'; not where each
-            client's model is its own.
-        per: of an update: the array in whose units it counts, so that the guard compares lengths divided by it.
+        least: no entry is below this.
+        form: of matrices: 'gram' for products of a matrix with itself, symmetric and positive semi-definite;
+            'orthonormal' for rows that are.
+        squares: of sums: the array with the sums of the same numbers' squares, which bound them.
+        alike: whether the guard compares it with other clients'; if not given, updates, gradients, buffers and losses
+            are. Not where each client's model is its own.
+        per: the array in whose units it counts, so that the guard compares lengths divided by it; beside the length
+            itself, unless those units are what the server knows.
+        lengths: of what is compressed: from the arrays of some clients, these clients and the request to the lengths,
+            by objective, of what the server unpacks.
     """
 
     axes: str = ""
@@ -48,12 +58,17 @@ class Field:
     role: Role = "statistics"
     by: str = ""
     in_sums: bool = True
-    power: int = 1
+    power: float = 1
     whole: bool = False
+    exact: bool = False
     below: int = 0
     upto: str = ""
-    alike: bool = True
+    least: float = -math.inf
+    form: Literal["", "gram", "orthonormal"] = ""
+    squares: str = ""
+    alike: bool | None = None
     per: str = ""
+    lengths: Unpacked | None = None
 
     @classmethod
     def of(cls, field: Field | str) -> Field:
@@ -62,6 +77,11 @@ class Field:
             return field
         axes, _, dtype = field.partition(":")
         return cls(axes, dtype)
+
+    @property
+    def by_objective(self) -> bool:
+        """Whether it has a row, or an entry, for each objective."""
+        return self.axes.split()[:1] == ["M"]
 
     def shape(self, dims: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(dims[axis] if axis in dims else int(axis) for axis in self.axes.split())

@@ -6,6 +6,7 @@ their turn comes.
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -72,7 +73,7 @@ class MemoryMap(Source):
             raise BadInput("A memory map as x should be opened by the path of its file. Found one without a path.")
         self._path, self._dtype, self._shape, self._strides = root.filename, array.dtype, array.shape, array.strides
         self._offset = array.ctypes.data - root.ctypes.data + root.offset
-        self._array: NDArray[Any] | None = np.asarray(array)
+        self._opened: tuple[mmap.mmap, NDArray[Any]] | None = None  # a map of our own: it is advised for rows at random
         if not array.ndim:
             raise BadInput(f"A memory map as x should have one row per example. Found one number in {self._path}.")
         torch.from_numpy(np.empty(0, self._dtype.newbyteorder("=")))  # a type that torch has
@@ -81,23 +82,43 @@ class MemoryMap(Source):
         return int(self._shape[0])
 
     def read(self, rows: Index) -> Tensor:
-        if self._array is None:
-            self._array = self._opened()
-        found = self._array[rows]
-        return torch.from_numpy(found.astype(self._dtype.newbyteorder("="), copy=False))
+        if self._opened is None:
+            self._opened = self._open()
+        pages, array = self._opened
+        if hasattr(mmap, "MADV_WILLNEED") and array.flags.c_contiguous:
+            for first, last in _stretches(rows, array.strides[0]):
+                begin = self._offset + first * array.strides[0]
+                end = self._offset + (last + 1) * array.strides[0]
+                pages.madvise(mmap.MADV_WILLNEED, begin - begin % mmap.PAGESIZE, end - begin + begin % mmap.PAGESIZE)
+        return torch.from_numpy(array[rows].astype(self._dtype.newbyteorder("="), copy=False))
 
     def name(self, row: int) -> str:
         return f"row {row} of {self._path}"
 
-    def _opened(self) -> NDArray[Any]:
+    def _open(self) -> tuple[mmap.mmap, NDArray[Any]]:
         try:
-            whole = np.memmap(self._path, dtype=np.uint8, mode="r")
+            with open(self._path, "rb") as file:
+                pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise BadInput(f"The memory map {self._path} cannot be opened: {cut(str(error), 120)}.") from error
-        return np.ndarray(self._shape, self._dtype, whole, self._offset, self._strides)
+        if hasattr(mmap, "MADV_RANDOM"):  # or the system reads megabytes around every row
+            pages.madvise(mmap.MADV_RANDOM)
+        return pages, np.ndarray(self._shape, self._dtype, pages, self._offset, self._strides)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_array": None}
+        return {**self.__dict__, "_opened": None}
+
+
+def _stretches(rows: Index, size: int) -> list[tuple[int, int]]:
+    """The first and last rows of what is worth reading at once: rows in sequence, or each row of a page or more.
+
+    Args:
+        rows: their numbers.
+        size: of a row in bytes.
+    """
+    if len(rows) > 1 and bool((np.diff(rows) == 1).all()):
+        return [(int(rows[0]), int(rows[-1]))]
+    return [(row, row) for row in rows.tolist()] if size >= mmap.PAGESIZE else []
 
 
 class Files(Source):

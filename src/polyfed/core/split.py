@@ -38,7 +38,7 @@ def parted(rows: Rows, aside: NDArray[np.bool_]) -> tuple[Rows, Rows]:
 def split(rows: Rows, valid: float, test: float, rng: Rng) -> tuple[Rows, Rows, Rows]:
     """Each client's train, validation and test rows; of n rows floor(n (1 - valid - test)), at least one, to train."""
     if valid + test >= 1:
-        raise BadInput(f"data.valid and data.test should leave rows to train on. Found {valid} and {test}.")
+        raise BadInput(f"valid and test should leave rows to train on. Found {valid} and {test}.")
     if valid + test > 0:
         rows = shuffled(rows, rng)
     n_train = np.maximum(np.floor(rows.length * (1 - valid - test) + 1e-6).astype(np.int64), 1)

@@ -44,8 +44,8 @@ def length(x: Nested) -> int:
 
 
 def tensors(values: Any, what: str = "x") -> Nested:
-    """Arrays as tensors, in the structure they came in; every one has one row per example. With a source or a memory map
-    among them they are one source.
+    """Arrays as tensors, in the structure they came in; every one has one row per example. With a source or a
+    memory map among them they are one source.
 
     Args:
         values: an array, a tensor, a memory map or a source; or a dict, tuple or list of such.

@@ -5,7 +5,7 @@ pandas is not imported: what a column is shows in what it can do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import MISSING
 from polyfed.core.owners import absent
-from polyfed.core.structure import Nested, one_tensor, tensors
+from polyfed.core.structure import Nested, length, one_tensor, tensors
 
 Classes = dict[str, tuple[str, ...]]  # by target or column: what its numbers 0, 1, ... stand for
 
@@ -69,7 +69,7 @@ def read(values: Any, what: str) -> Column:
     if isinstance(values, Tensor | Texts):
         return values
     if is_frame(values):
-        return torch.from_numpy(_matrix(values, columns_of(values), np.float64))
+        return torch.from_numpy(_matrix(values, columns_of(values)))
     array, order = _array(values)
     if array is None or array.dtype.kind not in "OUS" or array.ndim != 1:
         return one_tensor(values if array is None else array, what)
@@ -147,21 +147,21 @@ def inputs(x: Any, *, whole: bool) -> Nested:
 
 
 def chosen(frame: Any, x: Any, of: Callable[[int], str], *, whole: bool) -> Nested:
-    """The inputs that a table's columns make: a list of them a float32 matrix, one alone a vector of its own type."""
+    """The inputs that a table's columns make: a list of them a matrix of floats, one alone a vector of its own type."""
     if isinstance(x, Mapping):
         return {str(name): chosen(frame, some, of, whole=whole) for name, some in x.items()}
     if isinstance(x, str):
         made = read(column_of(frame, x), f"The column {x!r}")
         if isinstance(made, Texts):
             raise _text(x)
-        return made.float() if made.dtype == torch.float64 else made
+        return made
     if not isinstance(x, list | tuple) or not x:
         raise BadInput(f"x should be a list of columns, or a dict of such lists by input. Found {shown(x)}.")
     return features(frame, list(x), of, whole=whole)
 
 
 def features(frame: Any, names: list[str], of: Callable[[int], str] | None = None, *, whole: bool) -> Tensor:
-    """Columns of numbers as a float32 matrix.
+    """Columns of numbers as a matrix.
 
     Args:
         frame: the table.
@@ -169,7 +169,7 @@ def features(frame: Any, names: list[str], of: Callable[[int], str] | None = Non
         of: from a row to whose it is, for an error.
         whole: whether no value may be missing.
     """
-    made = _matrix(frame, names, np.float32)
+    made = _matrix(frame, names)
     if whole and not np.isfinite(made.sum(dtype=np.float64)):
         _refuse_gaps(frame, names, made, of)
     return torch.from_numpy(made)
@@ -187,18 +187,22 @@ def _refuse_gaps(frame: Any, names: list[str], made: NDArray[Any], of: Callable[
             )
 
 
-def _matrix(frame: Any, names: list[str], kind: type[Any]) -> NDArray[Any]:
-    made = np.empty((len(frame), len(names)), dtype=kind)
-    for place, name in enumerate(names):
-        values = read(column_of(frame, name), f"The column {name!r}")
-        if isinstance(values, Texts):
-            raise _text(name)
-        if values.dim() != 1:
-            raise BadInput(
-                f"The column {name!r} needs one number a row. Found rows of {tuple(values.shape[1:])}."
-            )
-        made[:, place] = values.numpy()
+def _matrix(frame: Any, names: list[str]) -> NDArray[Any]:
+    """Columns of numbers side by side, in a type that holds all of them, float32 at least."""
+    columns = [_numbers(frame, name) for name in names]
+    made = np.empty((len(frame), len(names)), dtype=np.result_type(np.float32, *(column.dtype for column in columns)))
+    for place, column in enumerate(columns):
+        made[:, place] = column
     return made
+
+
+def _numbers(frame: Any, name: str) -> NDArray[Any]:
+    values = read(column_of(frame, name), f"The column {name!r}")
+    if isinstance(values, Texts):
+        raise _text(name)
+    if values.dim() != 1:
+        raise BadInput(f"The column {name!r} needs one number a row. Found rows of {tuple(values.shape[1:])}.")
+    return np.asarray(values)
 
 
 def _text(name: str) -> BadInput:
@@ -206,3 +210,46 @@ def _text(name: str) -> BadInput:
         f"Inputs should be numbers. Found texts in column {name!r}; make columns of 0 and 1 of it first: "
         f"df = pandas.get_dummies(df, columns=[{name!r}])."
     )
+
+
+# rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """Some rows: x, the targets by objective, and more columns by name; held: the objectives of their client, where it
+    may lack some of the others'."""
+
+    x: Nested
+    targets: Mapping[str, Column]
+    columns: Mapping[str, Column]
+    held: Collection[str] | None = None
+
+    @classmethod
+    def of(cls, x: Any, targets: Any, columns: Any = None, *, whole: bool = True) -> Table:
+        """From what people have; whole: whether x may not lack a value."""
+        return cls(inputs(x, whole=whole), _by_name(targets, "targets"), _by_name(columns, "columns"))
+
+    def __post_init__(self) -> None:
+        for kind in ("targets", "columns"):
+            for name, values in getattr(self, kind).items():
+                if len(values) != len(self):
+                    raise BadInput(
+                        f"{kind.capitalize()} need one row per example: {name or kind!r} has {len(values)}, x has "
+                        f"{len(self)}."
+                    )
+
+    def __len__(self) -> int:
+        return length(self.x)
+
+
+def _by_name(given: Any, what: str) -> dict[str, Column]:
+    """Columns by name: of a dict, or of a table; one array alone is called ''."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping) or is_frame(given):
+        names = columns_of(given) if is_frame(given) else list(given)
+        return {name: read(given[name], f"{what}[{name!r}]") for name in names}
+    if what == "columns":
+        raise BadInput(f"columns should be a dict of arrays by name. Found {shown(given)}.")
+    return {"": read(given, what)}

@@ -1,88 +1,181 @@
-"""Whether a reply is what was asked for: its names, shapes and types, finite numbers, and weights that the server can
-believe. Nothing else is let in."""
+"""Whether a reply is what was asked for: its names, shapes and types, finite numbers, weights that the server can
+believe, and what honest arrays keep to. Nothing else is let in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polyfed.core.client import all_finite
-from polyfed.core.guard import LIMIT, Lengths
+from polyfed.core.columns import ROUNDING, SKEW, Bounds, Columns, columns_of
+from polyfed.core.facts import Facts
+from polyfed.core.guard import LIMIT, LOOSE, Guard, Lengths
 from polyfed.core.schema import Field, Fields, Schema
 
 if TYPE_CHECKING:
     from polyfed.core.fleet import Population, Stack
+    from polyfed.core.messages import Request
 
 NO_STAKE = 1e-6  # of all weight: what objectives that count for nothing may add up to
-COMPARED = ("update", "gradient")  # the roles whose lengths the guard looks at
+COMPARED = ("update", "gradient", "buffers", "losses")  # the roles that the guard looks at
+STILL = 1e-6  # of a buffer's length: a change that is none
+TINY = 1e-30
+WEIGHT = "its weight"
+
+
+class Compared(NamedTuple):
+    """One number that the guard compares with other clients'.
+
+    Args:
+        label: what it is, in words.
+        at: its column.
+        per: the column that it is divided by, -1 for none.
+        root: of which it is taken.
+        by: the power of the client's weight in it, where replies come weighed.
+        times: how many times farther than others it may be; infinite where it is only noted.
+        floor: added to it: what is far below that is alike.
+        whole: whether it is over all objectives.
+        row: the objective whose weight is in it, where weights are by objective, else -1.
+        objective: whose it is where it counts only for those who hold that objective, else -1.
+    """
+
+    label: str
+    at: int
+    per: int = -1
+    root: float = 1
+    by: float = 0
+    times: float = 1.0
+    floor: float = 0.0
+    whole: bool = False
+    row: int = -1
+    objective: int = -1
 
 
 class Expected:
     """What the server knows of the replies to a request before any has come.
 
-    All that is asked of a stack is one table, fetched at once (asking a GPU takes longer than finding it): a row for
-    each client, and columns for weights as they are and for the lengths of everything else. Lengths are not finite
-    where an array is not.
+    All that is asked of a stack is one table (`core/columns.py`): a row for each client, and columns for weights and
+    losses as they are and for the lengths of everything else. Lengths are not finite where an array is not.
 
     Args:
         schema: shapes and types.
         fields: what each array means, as it travels.
+        facts: what follows from the problem.
         most: from a client's number of examples to the most that it may count in a mean.
         population: what is known of the clients.
-        weighed: whether replies come multiplied by their weights.
-        limit: the length that nothing may have; infinite where the guard is off.
-        omega: the objectives' weights in what clients descend, where they hold different ones: a client whose
-            objectives count little honestly sends little, so that lengths are divided by what its own count together.
+        request: what is answered; whether replies come multiplied by their weights.
+        guard: whether lengths are limited and honest forms asked for.
+        measures: whether the work only measures: losses are then figures, and not compared.
+        buffers: the server's, which clients started from, where they are known.
     """
 
     def __init__(
         self,
         schema: Schema,
         fields: Fields,
+        facts: Facts,
         most: Callable[[int], float],
         population: Population,
-        weighed: bool = False,
-        limit: float = LIMIT,
-        omega: Lengths | None = None,
+        request: Request,
+        guard: bool = True,
+        measures: bool = False,
+        buffers: Tensor | None = None,
     ) -> None:
-        self.schema, self.fields, self.population, self.weighed, self.limit = schema, fields, population, weighed, limit
-        self._most = cache(most)
-        self._columns: dict[str, slice] = {}
-        self._places = [name for name in schema if fields[name].below]
-        self._tallies = [name for name in schema if fields[name].upto]
+        self.schema, self.fields, self.facts, self.population = schema, fields, facts, population
+        self.weighed, self.strict, self.limit = request.weighed, guard, LIMIT if guard else math.inf
+        self._most, self._measures = cache(most), measures
+        self._columns: list[tuple[Columns, slice]] = []
         at = 0
-        for name, (shape, dtype) in schema.items():
-            if dtype.is_floating_point and 0 not in shape:
-                f = fields[name]
-                width = math.prod(map(int, shape)) if f.role == "weight" else shape[0] if _by_objective(f) else 1
-                self._columns[name] = slice(at, at + width)
-                at += width
-        self._bounds = np.full(at, limit if math.isfinite(limit) else np.finfo(np.float64).max)
-        weights = [name for name in self._columns if fields[name].role == "weight"]
+        for columns in columns_of(schema, fields, facts, request, buffers, guard):
+            self._columns.append((columns, slice(at, at + columns.width)))
+            at += columns.width
+        self._first = {c.name: s for c, s in reversed(self._columns)}
+        self._low, self._high = np.empty((1, at)), np.empty((1, at))
+        finite = self.limit if guard else np.finfo(np.float64).max
+        for c, s in self._columns:
+            self._low[0, s], self._high[0, s] = c.low, c.high
+        self._low, self._high = self._low.clip(-finite, finite), self._high.clip(-finite, finite)
+        weights = [c.name for c, _ in self._columns if c.kind == "weight"]
         self._weights = {n: 1 + 4 * torch.finfo(schema[n][1]).eps for n in weights}  # n as the client's type rounds it
-        self.compared = [n for n in self._columns if fields[n].role in COMPARED and fields[n].alike]
-        self.labels = [label for name in self.compared for label in self._labels(name)]
-        count = len(self.labels)
-        about = [fields[n] for n in self.compared for _ in range(self._columns[n].stop - self._columns[n].start)]
-        self._roots = np.array([f.power for f in about])
-        self._omega = omega
-        self._whole = np.array([not f.per and not _by_objective(f) for f in about], dtype=bool)  # over all objectives
+        self._tallies = [name for name in schema if fields[name].upto]
+        self._grams = [(c, s) for c, s in self._columns if c.kind == "gram"]
+        self._sums = [s for c, s in self._columns if c.kind == "sums"] if guard else []
+        self._compare(list(self._compared(buffers)), request.shared.get("omega"))
+
+    def _compare(self, every: list[Compared], omega: Tensor | None) -> None:
+        """Columns of the guard.
+
+        omega: the objectives' weights in what clients descend, where they hold different ones: a client whose
+            objectives count little honestly sends little, so that lengths are divided by what its own count together.
+        """
+        numbers = np.array([(c.at, c.per, c.row, c.objective, c.whole) for c in every], dtype=np.int64).reshape(-1, 5).T
+        figures = np.array([(c.root, c.by, c.floor) for c in every], dtype=np.float64).reshape(-1, 3).T
+        self._at, self._whole = numbers[0], numbers[4].astype(bool)
+        self._per, self._row, self._objective = (a if (a >= 0).any() else None for a in numbers[1:4])
+        self._roots, self._by, self._floor = figures
+        self._rooted, weighs, self._floored = ((self._roots != 1).any(), self._by.any(), self._floor.any())
+        self._weighs = self.weighed and bool(weighs)
+        self._omega = None if omega is None else omega.double().abs().numpy(force=True)
         # Under omega a length counts as it is and per stake: long gradients get small weights, so that either alone
         # would drop honest clients. Far is who is far in both.
-        twins = np.flatnonzero(self._whole).tolist() if omega is not None else []
-        self.twins = [(i, count + k) for k, i in enumerate(twins)]
-        self.labels += [self.labels[i] for i in twins]
-        self._by = np.array([fields[f.by].power if f.by and not f.per else 0 for f in about])
+        twins = [i for i, one in enumerate(every) if one.whole] if omega is not None else []
+        self.twins = [(i, len(every) + k) for k, i in enumerate(twins)]
+        self.labels = [c.label for c in every] + [every[i].label for i in twins]
+        self.times = [c.times for c in every] + [every[i].times for i in twins]
 
-    def _labels(self, name: str) -> list[str]:
-        what = f"its {self.fields[name].role} {name!r}"
-        return [f"{what} for {s!r}" for s in self.population.names] if _by_objective(self.fields[name]) else [what]
+    def guard(self) -> Guard:
+        """For one exchange's replies."""
+        return Guard(self.labels, self.strict, self.twins, self.times)
+
+    def _compared(self, buffers: Tensor | None) -> Iterator[Compared]:
+        for columns, s in self._columns:
+            f = self.fields[columns.name]
+            alike = f.role in COMPARED if f.alike is None else f.alike
+            if columns.kind == "buffers" and alike:
+                yield from self._compared_buffers(columns, s, f, buffers)
+            elif columns.kind == "loss" and alike and not self._measures:
+                yield from self._compared_losses(columns, s, f)
+            elif columns.kind in ("length", "own", "gram") and (alike or f.role in COMPARED):
+                yield from self._compared_lengths(columns, s, f, 1.0 if alike else math.inf)
+
+    def _compared_lengths(self, columns: Columns, s: slice, f: Field, times: float) -> Iterator[Compared]:
+        if columns.kind == "length" and f.lengths is not None and self.strict:
+            return  # what it unpacks to is compared, by objective
+        apart = columns.kind == "own" or f.by_objective
+        step = math.isqrt(columns.width) + 1 if columns.kind == "gram" else 1  # of a matrix, its diagonal
+        known = f.per and self.fields[f.per].exact
+        by = self.fields[f.by].power if f.by else 0
+        for k, at in enumerate(range(s.start, s.stop, step)):
+            label = f"its {f.role} {columns.name!r}" + (f" for {self.population.names[k]!r}" if apart else "")
+            if not known:
+                row, own = (k, -1) if columns.kind != "own" and apart else (-1, k if apart else -1)
+                yield Compared(label, at, root=f.power, by=by, times=times, whole=not apart, row=row, objective=own)
+            if f.per:
+                root = f.power if known else 1
+                yield Compared(f"{label} per {f.per!r}", at, per=self._first[f.per].start, root=root, times=times)
+
+    def _compared_losses(self, columns: Columns, s: slice, f: Field) -> Iterator[Compared]:
+        by = self.fields[f.by].power if f.by else 0
+        nats = self.facts.nats if f.axes else [bool(self.facts.nats.all())]
+        for k, at in enumerate(range(s.start, s.stop)):
+            label = f"its loss {columns.name!r}" + (f" for {self.population.names[k]!r}" if f.axes else "")
+            times, floor = (1.0, 1.0) if nats[k] else (LOOSE, 0.0)
+            yield Compared(label, at, by=by, times=times, floor=floor, whole=not f.axes, row=k if f.axes else -1)
+
+    def _compared_buffers(self, columns: Columns, s: slice, f: Field, buffers: Tensor | None) -> Iterator[Compared]:
+        by = self.fields[f.by].power if f.by else 0
+        still = np.zeros(columns.width)
+        if buffers is not None:
+            np.add.at(still, self.facts.pieces.numpy(), buffers.double().numpy(force=True) ** 2)
+        for k, at in enumerate(range(s.start, s.stop)):
+            label = f"its change of the buffer {self.facts.buffers[k]!r}"
+            yield Compared(label, at, by=by, floor=STILL * math.sqrt(still[k]))
 
     def validated(self, stack: Stack) -> tuple[Stack, Lengths]:
         """The stack without replies that are not what was asked for, which are named; and the lengths of the rest."""
@@ -90,71 +183,111 @@ class Expected:
             stack = stack.drop(bad)
         if not len(stack.clients):
             return stack, np.zeros((0, len(self.labels)))
-        most = self._counts(stack)  # all that is known first: a GPU may still be at work
-        bounds, units = self._bounded(stack, most), self._units(most)
+        clients = list(stack.clients)
+        most = self._counts(clients)  # all that is known first: a GPU may still be at work
+        stakes = self._stakes(clients, most)
+        (low, high), units = self._bounded(stakes, most), self._units(stakes, most)
         table = self._table(stack)
-        bad = self._wrong_places(stack) if self._places else {}
-        bad |= self._wrong_tallies(stack) if self._tallies else {}
-        if not ((table >= 0) & (table <= bounds)).all():  # NaN is neither
-            bad |= {**self._wrong_values(stack), **self._wrong_weights(stack, table, bounds)}
-        lengths = self._lengths(table, units)
+        bad = self._wrong_tallies(stack) if self._tallies else {}
+        if self._sums:
+            low, high = self._bounded_sums(table, low, high)
+        if self._grams:
+            bad |= self._wrong_grams(clients, table)
+        if not ((table >= low) & (table <= high)).all():  # NaN is neither
+            wrong = self._wrong_entries(stack, table, low, high)
+            bad |= {**wrong, **self._wrong_values(stack), **{c: why for c, why in wrong.items() if WEIGHT in why}}
+        with np.errstate(invalid="ignore", over="ignore"):  # of those that are left out
+            lengths = self._lengths(table, units, clients)
+        if self._per is not None:
+            bad |= {c: why for c, why in self._beyond(clients, lengths, self._per).items() if c not in bad}
         if self.twins:
-            lengths = self._with_stakes(lengths, list(stack.clients))
+            lengths = self._with_stakes(lengths, stakes)
         if not bad:
             return stack, lengths
-        return stack.drop(bad), lengths[[client not in bad for client in stack.clients]]
+        return stack.drop(bad), lengths[[client not in bad for client in clients]]
 
     def _table(self, stack: Stack) -> Lengths:
-        some = [_norms(stack[n], self.fields[n]) if n not in self._weights else stack[n].reshape(len(stack.clients), -1)
-                for n in self._columns]  # fmt: skip
+        some = [columns.see(stack) for columns, _ in self._columns]
         if not some:
             return np.zeros((len(stack.clients), 0))
         found: Lengths = torch.cat(some, 1).numpy(force=True).astype(np.float64)
         for name in self._weights:
             if self.fields[name].whole:  # what is not whole is out of bounds
-                own = found[:, self._columns[name]]
+                own = found[:, self._first[name]]
                 own[own != np.round(own)] = np.nan
         return found
 
-    def _counts(self, stack: Stack) -> Lengths:
+    def _counts(self, clients: list[int]) -> Lengths:
         """What each client counts, as a column."""
-        examples = self.population.examples[list(stack.clients)].tolist()
+        examples = self.population.examples[clients].tolist()
         return np.array([self._most(n) for n in examples], dtype=np.float64).reshape(-1, 1)
 
-    def _bounded(self, stack: Stack, most: Lengths) -> Lengths:
-        """The most that each entry of the table may be."""
-        bounds = self._bounds[None].repeat(len(most), 0)
+    def _stakes(self, clients: list[int], most: Lengths) -> Lengths:
+        """What part of what it counts each client counts for each objective: by size, the part that has a label."""
+        holds = self.population.holds[clients]
+        if self.population.labelled is None:
+            return holds.astype(np.float64)
+        by_size = most == self.population.examples[clients].reshape(-1, 1)
+        return np.asarray(np.where(by_size, self.population.fractions[clients], holds), dtype=np.float64)
+
+    def _bounded(self, stakes: Lengths, most: Lengths) -> tuple[Bounds, Bounds]:
+        """The least and the most that each entry of the table may be."""
+        low, high = self._low, self._high.repeat(len(most), 0)
         for name, room in self._weights.items():
-            f = self.fields[name]
+            f, at = self.fields[name], self._first[name]
             own = most**f.power * room
-            if _by_objective(f):
-                own = np.where(self.population.holds[list(stack.clients)], own, 0.0)  # `own` may be infinite
-            bounds[:, self._columns[name]] = own
-        return bounds
+            if f.by_objective:
+                own = np.where(stakes > 0, own * np.where(stakes > 0, stakes, 1.0), 0.0)  # `own` may be infinite
+            high[:, at] = own
+            if f.exact and self.strict:
+                low = low.repeat(len(most), 0) if low is self._low else low
+                low[:, at] = most**f.power / room
+        return low, high
 
-    def _units(self, most: Lengths) -> Lengths | None:
+    def _bounded_sums(self, table: Lengths, low: Bounds, high: Bounds) -> tuple[Bounds, Bounds]:
+        """Sums of measured values are bounded by the rows that they are over, where the reply says how many."""
+        rows = next((n for n in self._weights if self.fields[n].whole and self.fields[n].by_objective), None)
+        low = low.copy()
+        for s in self._sums if rows is not None else ():
+            n = np.maximum(table[:, self._first[rows]], 0.0)[:, self.facts.objective]
+            with np.errstate(invalid="ignore"):  # 0 rows, and no bound
+                high[:, s] = np.fmin(high[:, s], self.facts.most * n * (1 + 1e-4) + ROUNDING)
+            low[:, s] = np.maximum(low[:, s], self.facts.least - ROUNDING)
+        return low, high
+
+    def _units(self, stakes: Lengths, most: Lengths) -> Lengths | None:
         """What lengths are divided by: the weight that the server knows, where clients have multiplied by it."""
-        return np.asarray(most**self._by) if self.weighed and self._by.any() and (most != 1).any() else None
+        if not self._weighs or not (most != 1).any():
+            return None
+        units = most**self._by
+        if self.population.labelled is not None and self._row is not None:
+            part = np.where(stakes > 0, stakes, 1.0)[:, np.maximum(self._row, 0)]
+            units = units * np.where(self._row >= 0, part, 1.0)
+        return np.asarray(units)
 
-    def _lengths(self, table: Lengths, units: Lengths | None) -> Lengths:
+    def _lengths(self, table: Lengths, units: Lengths | None, clients: list[int]) -> Lengths:
         """Per unit, and of products of gradients their root."""
-        columns = []
-        for name in self.compared:
-            f, own = self.fields[name], table[:, self._columns[name]]
-            if f.per:
-                own = own / np.maximum(table[:, self._columns[f.per]], 1e-30)
-            columns.append(own)
-        found = columns[0] if len(columns) == 1 else np.concatenate([np.zeros((len(table), 0)), *columns], axis=1)
+        found = np.abs(table[:, self._at])
+        if not len(self._at):
+            return found
+        if self._per is not None:
+            divided = found / np.maximum(np.abs(table[:, np.maximum(self._per, 0)]), TINY)
+            found = np.where(self._per >= 0, divided, found)
         found = found if units is None else found / units
-        return found ** (1 / self._roots) if (self._roots != 1).any() else found
+        if self._floored:
+            found = np.where(found > 0, found + self._floor, 0.0)
+        if self._objective is not None:
+            held = self.population.holds[clients][:, np.maximum(self._objective, 0)]
+            found = np.where(held | (self._objective < 0), found, 0.0)
+        return found ** (1 / self._roots) if self._rooted else found
 
-    def _with_stakes(self, lengths: Lengths, clients: list[int]) -> Lengths:
+    def _with_stakes(self, lengths: Lengths, stakes: Lengths) -> Lengths:
         """The lengths, and those over all objectives once more, divided by what the client's own count together.
 
         Who has next to no stake has negative ones: they make no median (`guard.medians`), and are compared, too.
         """
         assert self._omega is not None
-        stake, least = self.population.holds[clients] @ self._omega, NO_STAKE * self._omega.sum()
+        stake, least = stakes @ self._omega, NO_STAKE * self._omega.sum()
         some = stake > least
         unit = np.where(some, stake, max(least, np.finfo(float).tiny))[:, None]
         sign = np.where(some, 1.0, -1.0)[:, None]
@@ -166,7 +299,8 @@ class Expected:
     def _wrong_values(self, stack: Stack) -> dict[int, str]:
         """Who sends what is not finite, or too long to be squared."""
         bad: dict[int, str] = {}
-        for name in (n for n in self._columns if n not in self._weights or not all_finite(stack[n])):
+        names = [n for n in self._first if stack[n].is_floating_point()]
+        for name in (n for n in names if n not in self._weights or not all_finite(stack[n])):
             a = stack[name]
             for i, client in enumerate(stack.clients):
                 if not all_finite(a[i]):
@@ -176,28 +310,63 @@ class Expected:
                     bad[client] = f"{name!r} has the length {length:.2g}; {why} (guard = 'off' lets it in)"
         return bad
 
-    def _wrong_weights(self, stack: Stack, table: Lengths, bounds: Lengths) -> dict[int, str]:
-        """Who counts itself negatively, as more than it has, or for what it does not hold."""
+    def _wrong_entries(self, stack: Stack, table: Lengths, low: Bounds, high: Bounds) -> dict[int, str]:
+        """Who counts itself negatively or as more than it has, or sends what no honest client could."""
         bad: dict[int, str] = {}
-        for name in self._weights:
-            at = self._columns[name]
-            stated = stack[name].reshape(len(table), -1).tolist()
-            for i, k in np.argwhere(~((table[:, at] >= 0) & (table[:, at] <= bounds[:, at]))).tolist():
-                kind = "a whole number from 0" if self.fields[name].whole else "from 0"
-                top = bounds[i, at.start + k]
-                upto = f" to {top:.6g}" if math.isfinite(top) else ""
-                bad[stack.clients[i]] = f"its weight {name!r} is {stated[i][k]:.6g}; it should be {kind}{upto}"
+        for columns, s in sorted(self._columns, key=lambda one: one[0].kind != "weight"):
+            own = table[:, s]
+            outside = ~((own >= np.broadcast_to(low, table.shape)[:, s]) & (own <= high[:, s]))
+            stated = columns.see(stack).tolist() if outside.any() else []
+            for i, k in np.argwhere(outside).tolist():
+                at = s.start + k
+                why = self._why(columns, k, stated[i][k], np.broadcast_to(low, table.shape)[i, at], high[i, at])
+                if why and stack.clients[i] not in bad:
+                    bad[stack.clients[i]] = why
         return bad
 
-    def _wrong_places(self, stack: Stack) -> dict[int, str]:
-        """Who names a place that is not there."""
+    def _why(self, columns: Columns, k: int, found: float, low: float, high: float) -> str:
+        """What is wrong with an entry, in words; nothing where the guard is off and lengths overflow."""
+        name, f = columns.name, self.fields[columns.name]
+        upto = f" to {high:.6g}" if math.isfinite(high) and high < self.limit else ""
+        if columns.kind == "weight":
+            kind = "a whole number from" if f.whole else "from"
+            return f"{WEIGHT} {name!r} is {found:.6g}; it should be {kind} {low if f.exact else 0:.6g}{upto}"
+        if columns.kind == "place":
+            return f"{name!r} should hold numbers from 0 to below {f.below}"
+        if columns.kind == "deviation":
+            return f"the rows of {name!r} should be orthonormal; their products are off by {found:.2g}"
+        if columns.kind == "slack":
+            return f"{name!r} should be at most the root of the number of rows times {f.squares!r}"
+        if columns.kind in ("loss", "sums", "least"):
+            which = f" for {self._objective_of(columns, k)!r}" if columns.width > 1 else ""
+            what = "the variances in " if f.role == "buffers" else ""
+            least = 0.0 if -1 < low <= 0 else low  # without what rounding is allowed
+            return f"{what}{name!r}{which} is {found:.6g}; it should be from {least:.6g}{upto}"
+        return f"{name!r} has the length {found:.2g}; it should be at most {high:.0e}" if self.strict else ""
+
+    def _objective_of(self, columns: Columns, k: int) -> str:
+        return self.population.names[self.facts.objective[k] if columns.kind == "sums" else k]
+
+    def _wrong_grams(self, clients: list[int], table: Lengths) -> dict[int, str]:
+        """Whose matrices are no products of a matrix with itself, up to rounding."""
         bad: dict[int, str] = {}
-        for name in self._places:
-            rows, below = stack[name].reshape(len(stack.clients), -1), self.fields[name].below
-            wrong = ((rows < 0) | (rows >= below)).any(1).tolist()
-            bad |= {c: f"{name!r} should hold numbers from 0 to below {below}"
-                    for c, w in zip(stack.clients, wrong, strict=True) if w}  # fmt: skip
+        for columns, s in self._grams:
+            M = math.isqrt(columns.width)
+            sound = _are_grams(np.nan_to_num(table[:, s].reshape(-1, M, M), nan=0.0, posinf=0.0, neginf=0.0))
+            why = f"{columns.name!r} should be symmetric and positive semi-definite"
+            bad |= {client: why for client, fine in zip(clients, sound.tolist(), strict=True) if not fine}
         return bad
+
+    def _beyond(self, clients: list[int], lengths: Lengths, per: Any) -> dict[int, str]:
+        """Who sends a quotient that is too long to be squared."""
+        some = np.flatnonzero(per >= 0)
+        far = lengths[:, some] > self.limit
+        if not far.any():
+            return {}
+        return {
+            clients[i]: f"{self.labels[some[k]]} is {lengths[i, some[k]]:.2g}; it should be at most {self.limit:.0e}"
+            for i, k in np.argwhere(far).tolist()
+        }
 
     def _wrong_tallies(self, stack: Stack) -> dict[int, str]:
         """Who counts fewer than no rows, or more than it says there are."""
@@ -208,6 +377,18 @@ class Expected:
             bad |= {c: f"{name!r} should hold whole numbers from 0 to its number of rows"
                     for c, w in zip(stack.clients, wrong, strict=True) if w}  # fmt: skip
         return bad
+
+
+def _are_grams(G: Lengths) -> Lengths:
+    """Whether each matrix is symmetric and positive semi-definite: lengths on its diagonal, and cosines beside it."""
+    diagonal = np.diagonal(G, axis1=1, axis2=2)
+    roots = np.sqrt(np.maximum(diagonal, 0.0))
+    most = roots[:, :, None] * roots[:, None, :]
+    skewed = np.abs(G - G.transpose(0, 2, 1)) > 2 * SKEW * most + TINY
+    cosines = np.where(most > 0, G / np.maximum(most, TINY), 0.0).clip(-2, 2)
+    least = np.linalg.eigvalsh((cosines + cosines.transpose(0, 2, 1)) / 2)[:, 0]
+    wrong = (diagonal < 0).any(1) | (skewed | (np.abs(G) > (1 + SKEW) * most + TINY)).any((1, 2))
+    return np.asarray(~wrong & (least >= -SKEW * G.shape[1]))
 
 
 def validate_replies(stack: Stack, schema: Schema) -> Stack:
@@ -233,16 +414,3 @@ def not_finite(stack: Stack) -> list[int]:
     if all_finite(*stack.arrays.values()):
         return []
     return [c for i, c in enumerate(stack.clients) if not all_finite(*(a[i] for a in stack.arrays.values()))]
-
-
-def _by_objective(f: Field) -> bool:
-    return f.axes.split()[:1] == ["M"]
-
-
-def _norms(a: Tensor, f: Field) -> Tensor:
-    """A length for each client, or for each client and objective."""
-    if a.dim() == 1:
-        return a.abs().unsqueeze(1)
-    rows = a.reshape(len(a), a.shape[1] if _by_objective(f) else 1, -1)
-    found: Tensor = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float32 if a.dtype == torch.float16 else None)
-    return found

@@ -29,6 +29,7 @@ class Dataset:
             clients'.
         labels: what label-skewed partitions go by (a composite label where there are several objectives).
         keys: natural owners of rows (user, sensor, ...), one number per row.
+        columns: more about every row, by name, for losses and metrics that take them.
         prepare: turns a raw batch of x into the model's input, so that x can stay in the small type it is stored in.
         minimiser: of the one objective, from what every row counts in it to x*, where it is known exactly.
     """
@@ -39,6 +40,7 @@ class Dataset:
     train: int | None = None
     labels: NDArray[Any] | None = None
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     prepare: Callable[[Any], Any] | None = None
     minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
 

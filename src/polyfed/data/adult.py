@@ -32,20 +32,21 @@ ADULT = Source(
     ),
 )
 CATEGORICAL = (1, 3, 5, 6, 7, 8, 9, 13)  # workclass, education, marital status, ..., native country
-EDUCATION = 3
+EDUCATION, SEX = 3, 9
 
 Table = NDArray[np.str_]
 
 
 @stored("adult", ADULT)
 def adult() -> Dataset:
-    """Census records, 99 binary features; objective 'income'; keys 'education' (16 levels) and 'doctorate' (two).
+    """Census records, 99 binary features; objective 'income'; keys 'education' (16 levels) and 'doctorate' (two);
+    the column 'sex' (1 for women).
 
     The features are the indicators of the eight categorical attributes and nothing else, as in AFL and q-FFL; an
     unknown value ("?") has no indicator set. The publisher's test file is the server's test data.
     """
     paths = ADULT.paths()
-    made = cached(partial(_build, paths), "adult", paths, version=1)
+    made = cached(partial(_build, paths), "adult", paths, version=2)
     income = made["income"]
     return Dataset(
         x=made["x"],
@@ -54,6 +55,7 @@ def adult() -> Dataset:
         train=int(made["train"][0]),
         labels=income,
         keys={"education": made["education"], "doctorate": made["doctorate"]},
+        columns={"sex": made["sex"]},
     )
 
 
@@ -65,6 +67,7 @@ def _build(paths: list[Path], folder: Path) -> None:
     np.save(folder / "income.npy", np.char.startswith(rows[:, -1], ">50K").astype(np.int64))
     np.save(folder / "education.npy", education)
     np.save(folder / "doctorate.npy", (levels == "Doctorate")[education].astype(np.int64))
+    np.save(folder / "sex.npy", (rows[:, SEX] == "Female").astype(np.int64))
     np.save(folder / "train.npy", [len(train)])
 
 

@@ -91,6 +91,7 @@ def federate(
         test=for_test if test else None,
         server=None if dataset.train is None else np.arange(dataset.train, length(dataset.x)),
         holds=draw_holds(holds, len(rows), [o.name for o in dataset.objectives], generator(seed, "holds")),
+        columns={name: torch.from_numpy(np.asarray(c)) for name, c in dataset.columns.items()},
         prepare=dataset.prepare,
         augment=_rotation(dataset, rotate) if rotate else None,
         minimiser=dataset.minimiser,

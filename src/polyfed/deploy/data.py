@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from polyfed.core.code import trusted
-from polyfed.core.errors import BadInput
-from polyfed.core.federation import SPLITS, Federation, Rows
+from polyfed.core.errors import BadInput, shown
+from polyfed.core.federation import MISSING, SPLITS, Federation, Rows
 from polyfed.core.keys import generator
+from polyfed.core.source import Source
 from polyfed.core.split import split
+from polyfed.core.structure import Nested, joined, length, tensors
 from polyfed.data import datasets
 
 Shares = Mapping[str, Any]  # the experiment's [data]: its name; of its rows a client keeps aside 'valid' and 'test'
-Parts = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]  # by split: x, and the targets by objective
+Parts = Mapping[str, tuple[Nested, Mapping[str, Tensor]]]  # by split: x, and the targets by objective
 
 
 def who(node: Mapping[str, Any]) -> str:
@@ -64,7 +67,10 @@ def _part(node: Mapping[str, Any], template: Federation, dataset: str) -> Federa
 
 
 def _file(path: Path, names: Sequence[str]) -> Parts:
-    """x and a target for each objective it has; with valid_ or test_ before the name, rows kept aside."""
+    """x and a target for each objective it has; with valid_ or test_ before the name, rows kept aside.
+
+    Where an example is a dict of arrays, each is called x.NAME.
+    """
     try:
         with np.load(path.expanduser(), allow_pickle=False) as file:
             arrays = {key: torch.from_numpy(np.ascontiguousarray(file[key])) for key in file.files}
@@ -72,9 +78,12 @@ def _file(path: Path, names: Sequence[str]) -> Parts:
         raise BadInput(f"The node's data {str(path)!r} cannot be read as .npz: {error}.") from error
     found = {}
     for s, before in zip(SPLITS, ("", "valid_", "test_"), strict=True):
-        if before + "x" in arrays:
+        x = arrays.get(before + "x") if before + "x" in arrays else {
+            key.removeprefix(before + "x."): a for key, a in arrays.items() if key.startswith(before + "x.")
+        }  # fmt: skip
+        if isinstance(x, Tensor) or x:
             targets = {name: arrays[before + name] for name in names if before + name in arrays}
-            found[s] = arrays[before + "x"], targets
+            found[s] = x, targets
     if "train" not in found or not found["train"][1]:
         raise BadInput(f"The node's data {str(path)!r} should hold 'x' and one of {', '.join(map(repr, names))}. "
                        f"Found {', '.join(arrays)}.")  # fmt: skip
@@ -84,7 +93,7 @@ def _file(path: Path, names: Sequence[str]) -> Parts:
 def _pair(made: Any) -> tuple[Tensor, dict[str, Tensor]]:
     try:
         x, targets = made
-        return torch.as_tensor(x), {name: torch.as_tensor(t) for name, t in targets.items()}
+        return tensors(x), {name: torch.as_tensor(t) for name, t in targets.items()}
     except (TypeError, ValueError, AttributeError) as error:
         raise BadInput(
             f"A node's data function returns (x, {{objective: target}}) or a Federation; {error}."
@@ -93,14 +102,22 @@ def _pair(made: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
 def _federation(parts: Parts, template: Federation, names: Sequence[str]) -> Federation:
     """The parts' rows one after another; an objective without targets has blank ones and is not held."""
-    x = torch.cat([x for x, _ in parts.values()])
-    if x.shape[1:] != template.x.shape[1:]:
-        shapes = tuple(x.shape[1:]), tuple(template.x.shape[1:])
-        raise BadInput(f"The node's examples have the shape {shapes[0]}; the experiment's {shapes[1]}.")
-    targets = {name: torch.cat([_like(t, name, len(x), like) for x, t in parts.values()])
+    streamed = isinstance(template.x, Source)
+    wanted = _shapes(template.read(np.zeros(1, dtype=np.int64)) if streamed else template.x)
+    for found in (_shapes(x) for x, _ in parts.values()):
+        if found != wanted:
+            raise BadInput(f"The node's examples have the shape {shown(found)}; the experiment's {shown(wanted)}.")
+    x = joined([x for x, _ in parts.values()])
+    targets = {name: torch.cat([_like(t, name, length(x), like) for x, t in parts.values()])
                for name, like in template.targets.items()}  # fmt: skip
     holds = {name: np.array([name in parts["train"][1]]) for name in names}
-    return replace(template.alone(0), x=x, targets=targets, train=Rows.of([np.arange(len(x))]), holds=holds)
+    rows = Rows.of([np.arange(length(x))])
+    return replace(template.alone(0), x=x, targets=targets, labelled={}, train=rows, holds=holds)
+
+
+def _shapes(x: Nested) -> Any:
+    """The shape of an example, or of each of its arrays."""
+    return tuple(x.shape[1:]) if isinstance(x, Tensor) else tree_map(lambda t: tuple(t.shape[1:]), x)
 
 
 def _like(targets: Mapping[str, Tensor], name: str, n: int, like: Tensor) -> Tensor:
@@ -108,12 +125,14 @@ def _like(targets: Mapping[str, Tensor], name: str, n: int, like: Tensor) -> Ten
     given = targets.get(name, blank)
     if given.shape != blank.shape:
         raise BadInput(f"The node's {name!r} should have the shape {tuple(blank.shape)}. Found {tuple(given.shape)}.")
+    if given.is_floating_point() and not like.is_floating_point():  # a label that is missing stays so
+        given = torch.where(given.isnan(), float(MISSING), given)
     return given.to(like.dtype)
 
 
 def _rows(parts: Parts, shares: Shares, seed: int) -> tuple[Rows, Rows | None, Rows | None]:
     """The splits that came with the data; those the experiment wants besides are cut from the training rows."""
-    lengths = np.cumsum([0, *(len(x) for x, _ in parts.values())])
+    lengths = np.cumsum([0, *(length(x) for x, _ in parts.values())])
     places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(parts, lengths, lengths[1:], strict=False)}
     wanted = {s: 0.0 if s in places else shares.get(s, 0.0) for s in SPLITS[1:]}
     train, *aside = split(places["train"], wanted["valid"], wanted["test"], generator(seed, "split"))

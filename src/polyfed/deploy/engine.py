@@ -80,7 +80,9 @@ class OverGrid(Engine):
         of = gathered(nodes, pool_size(parts), wait, self.names, rosters)
         self.reached = {m: Reached(nodes[m], of[m], place, Patience()) for place, m in enumerate(parts)}
         for m, part in parts.items():
-            self.population[m] = Population(part.problem.names, of[m].examples, of[m].holds, part.problem.dtype)
+            self.population[m] = Population(
+                part.problem.names, of[m].examples, of[m].holds, part.problem.dtype, of[m].labelled
+            )
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         came: dict[int, Reply] = {}

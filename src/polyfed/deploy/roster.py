@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from polyfed.core.errors import BadInput, shown
 from polyfed.core.messages import Arrays, BadMessage, short_text, whole_number
@@ -23,11 +24,13 @@ MOST = 1 << 40  # examples: sums over all clients stay far from what 64 bits hol
 
 @dataclass(frozen=True)
 class Description:
-    """What a client says of itself."""
+    """What a client says of itself: labelled is how many of its examples have a label for each objective, None where
+    no label is missing."""
 
     name: str
     examples: int
     holds: list[bool]
+    labelled: list[int] | None = None
 
     @classmethod
     def of(cls, arrays: Arrays, objectives: int) -> Description:
@@ -40,7 +43,7 @@ class Description:
         if holds is None or holds.dtype != torch.bool or holds.shape != (objectives,):
             found = "nothing" if holds is None else f"{holds.dtype} of shape {shown(tuple(holds.shape))}"
             raise BadMessage(f"A client says of {objectives} objectives whether it holds them; found {found}.")
-        return cls(name, examples, holds.tolist())
+        return cls(name, examples, holds.tolist(), _labelled(arrays.get("labelled"), objectives, examples))
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,15 @@ class Roster:
     def holds(self) -> NDArray[np.bool_]:
         return np.array([client.holds for client in self.clients], dtype=bool)
 
+    @property
+    def labelled(self) -> NDArray[np.float64] | None:
+        """n_is / n_i, clients x objectives; None where no client lacks a label."""
+        if all(client.labelled is None for client in self.clients):
+            return None
+        n = np.maximum(self.examples, 1)[:, None]
+        said = [c.labelled if c.labelled is not None else [c.examples] * len(c.holds) for c in self.clients]
+        return np.where(self.holds, np.array(said) / n, 0.0)
+
     def save(self, path: Path) -> None:
         table = {"run": self.run, "clients": [vars(client) for client in self.clients]}
         write(path, json.dumps(table, indent=1).encode() + b"\n")
@@ -78,3 +90,15 @@ class Roster:
             return cls([Description(**client) for client in table["clients"]], table["run"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path} is not a list of clients as a run writes it; {error!r}.") from error
+
+
+def _labelled(said: Tensor | None, objectives: int, examples: int) -> list[int] | None:
+    if said is None:
+        return None
+    if said.dtype != torch.int64 or said.shape != (objectives,) or not ((said >= 0) & (said <= examples)).all():
+        found = f"{said.dtype} of shape {shown(tuple(said.shape))}"
+        raise BadMessage(
+            f"A client says of {objectives} objectives how many of its {examples} examples have a label; found {found}."
+        )
+    counts: list[int] = said.tolist()
+    return counts

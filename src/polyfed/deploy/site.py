@@ -38,10 +38,15 @@ class Site:
             return Reply(error=f"refused: {error}").encode()
 
     def describe(self) -> Reply:
-        """Who this is, how many examples it has, and for which objectives."""
+        """Who this is, how many examples it has, for which objectives, and with how many labels if some are missing."""
         name = torch.from_numpy(np.frombuffer(self.name.encode(), dtype=np.uint8).copy())
         holds = torch.from_numpy(self.federation.matrix(self.problem.names)[0].copy())
-        return Reply({"name": name, "examples": torch.tensor(int(self.federation.examples[0])), "holds": holds})
+        examples = int(self.federation.examples[0])
+        said = {"name": name, "examples": torch.tensor(examples), "holds": holds}
+        if self.federation.labelled:
+            part = self.federation.fractions(self.problem.names)[0]
+            said["labelled"] = torch.from_numpy(np.rint(part * examples).astype(np.int64))
+        return Reply(said)
 
     def _node(self, run: str, client: int) -> Node:
         if (run, client) not in self.nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -50,6 +51,7 @@ def train(
     evaluate: Mapping[str, Any] | None = None,
     layers: Sequence[Layer | str | Mapping[str, Any]] = (),
     guard: str = "on",
+    check_rows: bool = True,
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -70,6 +72,7 @@ def train(
         evaluate: the keys of [evaluate] in an experiment, {'every': 10}.
         layers: what stands between the method and the clients, in order: attacks, faults, ...
         guard: 'on': replies that are far longer than the cohort's are left out, and named; 'off': they are let in.
+        check_rows: whether every client's rows are looked at before the first round: NaN, labels out of range.
         callbacks: who is told of every round.
         out: the run directory; default: a new one under runs/.
         resume: whether a run that stopped in `out` goes on, given the same arguments.
@@ -77,7 +80,7 @@ def train(
     Returns:
         The trained module, one line of metrics a round, the run's directory, and a summary.
     """
-    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard)
+    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard, check_rows)
     _check_kind("problem", problem, Problem)
     _check_kind("federation", federation, Federation)
     method = check_algorithm(_chosen(algorithm))
@@ -101,6 +104,7 @@ def train_many(
     evaluate: Mapping[str, Any] | None = None,
     layers: Sequence[Layer | str | Mapping[str, Any]] = (),
     guard: str = "on",
+    check_rows: bool = True,
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -110,14 +114,14 @@ def train_many(
     Args:
         algorithm: the models, their methods, and the schedule by which they share the clients.
         federations: each model's data by its name, or one that serves all of them.
-        rounds, cohort_always, cohort_never, seed, engine, evaluate, layers, guard, callbacks, out, resume: as in
-            `polyfed.train`.
+        rounds, cohort_always, cohort_never, seed, engine, evaluate, layers, guard: as in `polyfed.train`.
+        check_rows, callbacks, out, resume: as there, too.
         cohort: clients a round, of all models together.
 
     Returns:
         As `polyfed.train`; the model is an `nn.ModuleDict`.
     """
-    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard)
+    settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard, check_rows)
     _check_kind("algorithm", algorithm, MultiModel)
     data = federations if isinstance(federations, Mapping) else dict.fromkeys(algorithm.models, federations)
     if set(data) != set(algorithm.models):
@@ -151,8 +155,9 @@ class RunSettings:
         engine: str | Mapping[str, Any] | Callable[..., Engine],
         evaluate: Mapping[str, Any] | None,
         guard: str,
+        check_rows: bool,
     ) -> RunSettings:
-        given = {"rounds": rounds, "seed": seed, "cohort": cohort, "guard": guard}
+        given = {"rounds": rounds, "seed": seed, "cohort": cohort, "guard": guard, "check_rows": check_rows}
         numbers: Any = {name: _number(v) for name, v in given.items()}
         lists = {"cohort_always": cohort_always, "cohort_never": cohort_never}
         numbers |= {name: [*map(_number, _listed(name, values))] for name, values in lists.items()}
@@ -181,7 +186,7 @@ class RunSettings:
         return assemble(
             "python", parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, always=top.cohort_always,
             never=top.cohort_never, evaluate=self.evaluate, engine=self.engine, engine_name=self.engine_table["name"],
-            layers=around, callbacks=told,
+            layers=around, callbacks=told, check_rows=top.check_rows,
         )  # fmt: skip
 
     def carry_out(self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool) -> Result:
@@ -195,8 +200,12 @@ class RunSettings:
         if resume and path is not None and (path / "experiment.toml").is_file():
             directory = RunDirectory.open(path)
             said = check_same_settings(directory, settings)
-            return execute(replace(plan, notes=(*plan.notes, *said)), directory)
-        return execute(plan, RunDirectory.create(path, plan.title, settings))
+            result = execute(replace(plan, notes=(*plan.notes, *said)), directory)
+        else:
+            result = execute(plan, RunDirectory.create(path, plan.title, settings))
+        if lost := result.summary.get("never_used"):
+            warnings.warn(" ".join(lost), RuntimeWarning, stacklevel=4)
+        return result
 
 
 def _listed(name: str, values: Any) -> list[Any]:
@@ -262,7 +271,7 @@ def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> tu
     """A run goes on with the settings it was begun with; only more rounds may be asked for. What is to be said of it."""
     before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
     check_horizon(now, before.get("rounds"), now.get("rounds"))
-    for key in sorted({*before, *now} - {"rounds", "engine", "guard"}):
+    for key in sorted({*before, *now} - {"rounds", "engine", "guard", "check_rows"}):
         for name, was, given in differences(key, before.get(key), now.get(key)):
             raise BadInput(f"{directory.path} was begun with {name} = {shown(was)}; found {shown(given)}.")
     return guard_note(before, now)

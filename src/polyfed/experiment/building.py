@@ -62,7 +62,7 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
     made = assemble(
         name, parts, schedule, rounds=top.rounds, seed=top.seed, cohort=top.cohort, always=top.cohort_always,
         never=top.cohort_never, evaluate=evaluate.model_dump(), engine=engine, engine_name=engine_table["name"],
-        layers=layers, callbacks=tuple(told),
+        layers=layers, callbacks=tuple(told), check_rows=top.check_rows,
     )  # fmt: skip
     head = {"rounds": made.rounds, "seed": top.seed, "cohort": top.cohort, **drawn_keys(top)}
     tables |= {"objectives": top.objectives} if top.objectives else {}
@@ -98,19 +98,19 @@ def assemble(
     engine_name: str,
     layers: Layers,
     callbacks: tuple[Callback, ...],
+    check_rows: bool,
 ) -> Plan:
     """The plan of checked parts: for experiments, `train` and `train_many` alike."""
     size = cohort_size(cohort, pool_size(parts), always, never)
-    check_parts(parts, layers, size, schedule)
+    notes = check_parts(parts, layers, size, schedule, rows=check_rows)
     check_splits(parts, evaluate.get("splits", ()))
     if evaluate.get("optimum") is not None:
         evaluate = {**evaluate, "optimum": optima(evaluate["optimum"], parts)}
     method = parts[""].algorithm if schedule is None else None
-    asked_for: list[str] = []
     if not isinstance(rounds, int):
         rounds, note = rounds_by(rounds, sum(int(part.federation.examples.sum()) for part in parts.values()))
-        asked_for = [note]
-    notes = asked_for + [note for m, part in parts.items() for note in _announced(m, part, rounds, len(parts))]
+        notes.append(note)
+    notes += [note for m, part in parts.items() for note in _announced(m, part, rounds, len(parts))]
     return Plan(
         name=name, title=schedule.name if schedule is not None else "" if method is None else method.title,
         engine_name=engine_name, parts=parts, engine=engine, rounds=rounds, seed=seed, cohort=size, evaluate=evaluate,
@@ -240,8 +240,9 @@ def _build_list(registry: Any, tables: list[Settings], path: str, kind: type[Any
 
 
 def drawn_keys(top: Top) -> Settings:
-    """cohort_always and cohort_never, where they are given, and a guard that is off."""
+    """cohort_always and cohort_never, where they are given, and a guard or a check that is off."""
     given = {key: value for key in ("cohort_always", "cohort_never") if (value := getattr(top, key))}
+    given |= {} if top.check_rows else {"check_rows": False}
     return given | ({"guard": top.guard} if top.guard == "off" else {})
 
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,10 +38,13 @@ class Watch(Callback):
     targets: Mapping[str, float]  # by model
     hits: dict[str, int] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
+    split: str = ""  # the rows that the figures are of
 
     def on_evaluation(self, run: RunView, line: Mapping[str, Any]) -> None:
         rising = more_is_better(run.plan, self.metric)
         self.last = values(line, self.metric, rising)
+        split = line.get("split", "")
+        self.split = ", ".join(dict.fromkeys(split.values())) if isinstance(split, Mapping) else split
         for model, target in self.targets.items():
             value = self.last[model]
             if model not in self.hits and (value >= target if rising[model] else value <= target):
@@ -82,15 +85,20 @@ def measure(
     seeds: int = 1,
     told: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """T_1, T_M and the gain for each schedule and each number of models, one figure a seed; None: not reached."""
+    """T_1, T_M and the gain for each schedule and each number of models, one figure a seed; None: not reached.
+
+    'split' says by model which rows the metric is of.
+    """
     first = int(settings.get("seed", 0))
+    splits: dict[str, str] = {}
     rows: list[dict[str, Any]] = [
         {"schedule": p, "M": M, "T_1": [], "T_M": [], "gain": []} for p in schedules for M in models
     ]
     for seed in range(first, first + seeds):
         of_seed = {**settings, "seed": seed}
         alone = {name: _alone(of_seed, name, metric, target) for name in bases(settings)}
-        told(f"seed {seed}: T_1 = {', '.join(f'{t} ({name})' for name, (t, _) in alone.items())}")
+        splits = {name: one.split for name, one in alone.items()}
+        told(f"seed {seed}: T_1 = {', '.join(f'{one.rounds} ({name})' for name, one in alone.items())}")
         for row in rows:
             found = _together(of_seed, row["schedule"], row["M"], metric, alone)
             for key, value in zip(("T_1", "T_M", "gain"), found, strict=True):
@@ -100,6 +108,7 @@ def measure(
         "metric": metric,
         "target": target,
         "seeds": seeds,
+        "split": splits,
         "rows": [{**row, **_spread(row["gain"])} for row in rows],
     }
 
@@ -117,29 +126,36 @@ def chosen(settings: Settings, M: int) -> dict[str, str]:
     return {f"{names[k % len(names)]}-{k // len(names) + 1}": names[k % len(names)] for k in range(M)}
 
 
-def _alone(settings: Settings, base: str, metric: str, target: float | None) -> tuple[int, float]:
-    """T_1 and eps of one model that has all clients to itself."""
+class Alone(NamedTuple):
+    """T_1 and eps of one model that has all clients to itself, and the rows that eps is of."""
+
+    rounds: int
+    value: float
+    split: str
+
+
+def _alone(settings: Settings, base: str, metric: str, target: float | None) -> Alone:
     rounds = int(settings.get("rounds", 100))
     watch = _watched(settings, {base: base}, "mfa-rr", rounds, Watch(metric, {} if target is None else {base: target}))
     if target is None:
-        return rounds, watch.last[base]
+        return Alone(rounds, watch.last[base], watch.split)
     if base not in watch.hits:
         raise BadInput(
             f"Alone, {base!r} does not reach {metric} {target:g} in {rounds} rounds but {watch.last[base]:.4g}; "
             "choose an easier --target, or set more rounds."
         )
-    return watch.hits[base], target
+    return Alone(watch.hits[base], target, watch.split)
 
 
 def _together(
-    settings: Settings, schedule: str, M: int, metric: str, alone: Mapping[str, tuple[int, float]]
+    settings: Settings, schedule: str, M: int, metric: str, alone: Mapping[str, Alone]
 ) -> tuple[int, int | None, float | None]:
     """The rounds that M models need one after another, those they need together, and the gain."""
     models = chosen(settings, M)
-    total = sum(alone[base][0] for base in models.values())
+    total = sum(alone[base].rounds for base in models.values())
     if M == 1:
         return total, total, 1.0
-    targets = {name: alone[base][1] for name, base in models.items()}
+    targets = {name: alone[base].value for name, base in models.items()}
     watch = _watched(settings, models, schedule, PATIENCE * total, Watch(metric, targets))
     needed = max(watch.hits.values()) if len(watch.hits) == M else None
     return total, needed, None if needed is None else total / needed
@@ -166,7 +182,9 @@ def _spread(gains: Sequence[float | None]) -> dict[str, Any]:
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """The table as text."""
     eps = "what each model reaches alone" if found["target"] is None else f"{found['target']:g}"
-    yield f"{found['metric']} to {eps}; {found['seeds']} seed{'s' * (found['seeds'] != 1)}"
+    names = ", ".join(f"{split} ({model})" for model, split in found["split"].items())
+    rows = names if len({*found["split"].values()}) > 1 else next(iter(found["split"].values()))
+    yield f"{found['metric']} on {rows} data to {eps}; {found['seeds']} seed{'s' * (found['seeds'] != 1)}"
     yield f"{'schedule':10} {'M':>3} {'T_1 in all':>11} {'T_M':>9} {'gain':>7} {'+-':>6}"
     for row in found["rows"]:
         reached = [t for t in row["T_M"] if t is not None]

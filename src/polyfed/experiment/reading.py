@@ -16,6 +16,7 @@ from polyfed.core.errors import BadInput, cut, nearest, shown
 from polyfed.core.settings import Settings
 from polyfed.experiment.changing import is_named, refit
 from polyfed.experiment.imports import use_code_of
+from polyfed.run.format import check_format
 
 
 def builtin() -> dict[str, Path]:
@@ -41,7 +42,9 @@ def read(source: str, allow_code: Sequence[str] = (), remedy: str = ALLOW) -> tu
         settings = parse(path.read_bytes(), shown(source))
     except (OSError, ValueError) as error:  # no right to read it; a name that no file can have
         raise BadInput(f"The experiment {shown(source)} cannot be read: {cut(str(error))}.") from error
-    recorded = settings.pop("folder", "")  # in the copy that a run keeps
+    check_format(settings, shown(source))
+    settings.pop("format", None)  # in the copy that a run keeps
+    recorded = settings.pop("folder", "")  # in that copy, too
     use_code_of(folder(source), path, recorded if isinstance(recorded, str) else "", allow_code, remedy)
     _find_optimum(settings.get("evaluate"), folder(source))
     plain = re.sub(r"[^\w.+-]+", "-", path.stem).strip("-._") or "experiment"

@@ -31,7 +31,8 @@ class Top(Table):
     """The keys of an experiment.
 
     cohort_always, cohort_never: clients that take part in every round, and clients that take part in none; guard:
-    whether replies that are far longer than the cohort's are left out.
+    whether replies that are far longer than the cohort's are left out; check_rows: whether every client's rows are
+    looked at before the first round.
     """
 
     rounds: Whole | Settings = 100
@@ -40,6 +41,7 @@ class Top(Table):
     cohort_always: list[Client] = Field(default_factory=list)
     cohort_never: list[Client] = Field(default_factory=list)
     guard: Literal["on", "off"] = "on"
+    check_rows: bool = True
     data: Settings = Field(default_factory=dict)
     model: Settings = Field(default_factory=dict)
     objectives: dict[str, Settings] = Field(default_factory=dict)

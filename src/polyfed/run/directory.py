@@ -29,11 +29,14 @@ from polyfed.core.errors import BadInput, RunStopped, cut, shown
 from polyfed.core.tree import flatten, unflatten
 from polyfed.rates import check_horizon
 from polyfed.run.clients import ClientLog
+from polyfed.run.format import FORMAT, check_format
+from polyfed.run.history import History
 
 PATIENCE = 2.0  # seconds until a run that somebody else holds is given up
 KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
 CHECKPOINT = re.compile(r"round-(\d{8,})-([0-9a-f]{8})\.safetensors")
-FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "name", "folder")  # may change; guard not without a word
+# may change; guard not without a word
+FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "check_rows", "name", "folder")
 TOTALS = ("seconds", "bytes_up", "bytes_down")  # of a round; a summary adds them up
 REPAIR = "'polyfed runs repair {path}' mends what can be mended"
 
@@ -53,7 +56,7 @@ class RunDirectory:
         """A new run, there with its experiment or not at all."""
         path = out or Path("runs") / f"{_word(name)}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
         check_free(path)
-        text = tomli_w.dumps(settings).encode()
+        text = tomli_w.dumps({"format": FORMAT, **settings}).encode()
         whole = path.resolve()
         made = whole.parent / f".{whole.name}.{uuid.uuid4().hex[:8]}"
         try:
@@ -84,6 +87,8 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         if not (path / "experiment.toml").is_file():
             raise BadInput(f"{path} is not a run: a run is a directory that holds an experiment.toml.")
+        with suppress(OSError, ValueError, RecursionError):  # one that cannot be read is refused when it is
+            check_format(tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8")), str(path))
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
@@ -103,7 +108,9 @@ class RunDirectory:
 
     def _table(self, name: str) -> dict[str, Any]:
         try:
-            return tomllib.loads((self.path / name).read_text(encoding="utf-8"))
+            table = tomllib.loads((self.path / name).read_text(encoding="utf-8"))
+            table.pop("format", None)  # `open` has looked at it
+            return table
         except (OSError, ValueError, RecursionError) as error:
             raise BadInput(
                 f"{self.path} is not a run that can be read: its {name} is broken ({cut(str(error), 80)})."
@@ -141,9 +148,9 @@ class RunDirectory:
             with self.metrics.open("ab") as file:
                 file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> History:
         """The rounds from the first on, as far as they are all there."""
-        return list(_lines(self.metrics))
+        return History(_lines(self.metrics))
 
     def rewind(self, round: int) -> list[dict[str, Any]]:
         """Forget the rounds after a checkpoint's, and a line that a crash cut short."""

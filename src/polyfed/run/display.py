@@ -67,6 +67,8 @@ def show(summary: Mapping[str, Any]) -> None:
     engine = visible(summary["engine"])
     console.print(f"{summary['seconds']:.1f} s on engine {engine}; {up} up, {down} down", end="")
     console.print(f"; {summary['failures']} replies failed" if summary["failures"] else "")
+    for sentence in summary.get("never_used", ()):
+        console.print(visible(sentence), soft_wrap=True)
     console.print(f"run: {visible(summary['run'])}", soft_wrap=True)
 
 

@@ -140,18 +140,25 @@ class Evaluation:
             return torch.ones(len(self.problem.names), dtype=torch.float64)
         n = fleet.examples[clients].astype(float)
         a = n if self.weighting == "size" else np.ones_like(n)
-        return torch.from_numpy(objective_weights(weights.double().numpy(), a, fleet.holds[clients]))
+        stakes = self._stakes(clients, fleet).numpy()
+        return torch.from_numpy(objective_weights(weights.double().numpy(), a, stakes))
+
+    def _stakes(self, clients: list[int], fleet: Door) -> Tensor:
+        """What of omega_s is each client's (clients, M): all, or by size the part of its rows that has a label."""
+        every = fleet.fractions if self.weighting == "size" else fleet.holds
+        return torch.from_numpy(every[clients].astype(float))
 
     def _total_losses(
         self, shared: dict[str, Tensor], clients: list[int], omega: Tensor, fleet: Door
     ) -> dict[int, float]:
         """Each client's sum_s omega_s f_is, f_is the mean loss on its training rows."""
         request = Request("evaluate", shared, options={"split": "train"})
-        counts = omega > 0  # what has no weight may be infinite
         losses: dict[int, float] = {}
         for s in fleet.ask(clients, request):
             f = s["values"][:, self.problem.loss_places].double() / s["heard"].clamp(min=1)
-            losses.update(zip(s.clients, (f[:, counts] @ omega[counts]).tolist(), strict=True))
+            own = omega * self._stakes(list(s.clients), fleet)
+            counted = torch.where(own > 0, own * f, 0.0)  # what has no weight may be infinite
+            losses.update(zip(s.clients, counted.sum(1).tolist(), strict=True))
         return losses
 
     def _progress(self, before: dict[str, Tensor], fleet: Door, weights: Tensor | None) -> Table:
@@ -200,7 +207,8 @@ class Evaluation:
         everyone = fleet.cohort(0, "evaluate", len(fleet))
         stacks = list(fleet.ask(everyone, Request("full-jacobian", shared)))
         H, held = torch.cat([s["H"] for s in stacks]), torch.cat([s["heard"] for s in stacks])
-        by = self._omega(weights, everyone, fleet).to(H.dtype) * held
+        own = self._stakes([c for s in stacks for c in s.clients], fleet) if weights is not None else 1.0
+        by = (self._omega(weights, everyone, fleet) * own).to(H.dtype) * held
         if weights is None:
             by = by / by.sum(1, keepdim=True).clamp(min=1)
         return _shortest(torch.einsum("nm,nmd->nd", by, H)[by.any(1)])

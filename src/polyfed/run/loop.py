@@ -34,11 +34,13 @@ from polyfed.run.callbacks import RunView
 from polyfed.run.clients import ByClient
 from polyfed.run.directory import RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
+from polyfed.run.failing import never_used, plain_names
 from polyfed.run.plan import Plan, qualified_weight
 from polyfed.run.process import Interruptions, interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
 FAR = 3.0  # times the median's length: worth saying
+MOST_LEFT_OUT = 3  # clients, one after the other, without whom a round is tried that left no sound state
 BY_OBJECTIVE = ("losses", "metrics", "bounds", "clients", "per_client", "progress")  # tables with a row per objective
 States = Mapping[str, State]  # by part
 OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
@@ -112,6 +114,8 @@ class _Loop:
             m: Evaluation(p.problem, p.federation, **_of_part(plan.evaluate, m), weighting=_counts_by(p.algorithm))
             for m, p in plan.parts.items()
         }
+        self.clients = next(iter(plan.parts.values())).federation  # all parts have the same
+        self.names = {"names": plain} if (plain := plain_names(self.clients.names)) else {}
         self.done = False
         self.saved = -1
         self.next_save = 0.0
@@ -235,15 +239,7 @@ class _Loop:
 
     def _round(self, t: int, before: States) -> tuple[States, dict[str, Any]]:
         start, up, down, measuring = time.perf_counter(), self.meter.up, self.meter.down, self.meter.measuring
-        for door in self.doors.values():
-            door.begin(t)
-        try:
-            states, found, more = self._trained(t, before)
-        except BadInput as error:  # a Gram matrix that is not finite; in round 1, settings that do not go together
-            if t == 1:
-                raise
-            raise RunStopped(f"Round {t} is not taken: {error} {self._suspects()}") from error
-        self._check_state(t, before, states)
+        states, found, more = self._sound_round(t, before)
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
         _add(line, {**more, **self._named(found)})
@@ -253,21 +249,60 @@ class _Loop:
         line |= self._measured(t, before, states, line, {m: own.get("weights") for m, own in found.items()})
         line["evaluation_bytes"] = self.meter.measuring - measuring
         line["failures"] = [
-            {"client": client, "why": f"{name}: {why}" if name else why}
+            {"client": client, **self._name(client), "why": f"{name}: {why}" if name else why}
             for name, door in self.doors.items()
             for client, why in door.failures
         ] + [{"client": None, "why": why} for why in self.engine.refusals()]
         line["seconds"] = time.perf_counter() - start
         return states, line
 
-    def _check_state(self, t: int, before: States, after: States) -> None:
-        """A round that leaves a state with which no client can go on is not taken: every resume would stop, too."""
+    def _sound_round(self, t: int, before: States) -> tuple[States, dict[str, Any], dict[str, Any]]:
+        """A round after which clients can go on: where it is not, it is done again without who was farthest.
+
+        With the guard on, that is: replies that passed one by one may yet be too much together, or too much for two or
+        three clients to tell who is far.
+        """
+        left_out: dict[int, str] = {}
+        first: RunStopped | None = None
+        while True:
+            for door in self.doors.values():
+                door.begin(t, left_out)
+            try:
+                trained = self._trained(t, before)
+                why = self._check_state(t, before, trained[0])
+                if not why:
+                    return trained
+                first = first or RunStopped(f"{why}, which is not taken. {self._suspects()}")
+            except BadInput as error:  # a Gram matrix that is not finite; in round 1, settings that do not go together
+                if t == 1:
+                    raise
+                why = f"round {t} is not taken"
+                first = first or RunStopped(f"Round {t} is not taken: {error} {self._suspects()}")
+            except NobodyAnswered as error:
+                raise first or error from error
+            suspect = self._farthest(left_out)
+            if suspect is None:
+                raise first
+            left_out[suspect] = f"with its replies, the longest, {cut(why, 200)}; the round is done without it"
+            for door in self.doors.values():
+                door.rewind()
+
+    def _check_state(self, t: int, before: States, after: States) -> str:
+        """Why a round is not taken: no client could go on with its state, and every resume would stop, too. Or ''."""
         for m, state in after.items():
             spoiled = [name for name, a in flatten(state).items() if not _sound(a)]
             was = flatten(before[m]) if spoiled else {}
             for name in (n for n in spoiled if n not in was or _sound(was[n])):
-                what = f"{qualified(m, name)!r} would be infinite, not a number or beyond {LIMIT:.0e} after round {t}"
-                raise RunStopped(f"{what}, which is not taken. {self._suspects()}")
+                return f"{qualified(m, name)!r} would be infinite, not a number or beyond {LIMIT:.0e} after round {t}"
+        return ""
+
+    def _farthest(self, left_out: Mapping[int, str]) -> int | None:
+        """Whose replies of this round were the longest, of those that were used; None where no more are left out."""
+        if len(left_out) == MOST_LEFT_OUT or not self.plan.layers.guard:
+            return None
+        failed = {client for door in self.doors.values() for client, _ in door.failures}
+        far = {client: ratio for client, ratio in self.engine.far().items() if client not in failed}
+        return max(far, key=lambda client: (far[client], -client), default=None)
 
     def _suspects(self) -> str:
         """Who may have spoiled a round: those whose replies were farthest from the others', then the rest."""
@@ -322,7 +357,7 @@ class _Loop:
         """Log the round, and tell the callbacks of it."""
         line = _plain(line)
         every = line.pop("per_client", None)
-        own = None if every is None else {"round": t, "split": line["clients_split"], "clients": every}
+        own = None if every is None else {"round": t, "split": line["clients_split"], **self.names, "clients": every}
         self.directory.log(line, own)
         self.view.round, self.view.states = t, states
         try:
@@ -409,6 +444,10 @@ class _Loop:
         model.load_state_dict(weights)
         return Result(model, history, self.directory.path, summary, self.directory.clients.last())
 
+    def _name(self, client: int) -> dict[str, Any]:
+        """What a client is called, where clients have names."""
+        return {"name": self.names["names"][client]} if self.names else {}
+
     def _summary(self, history: list[dict[str, Any]], states: States, sha256: str) -> dict[str, Any]:
         done: dict[str, Any] = history[-1] if history else {"round": 0}
         last: dict[str, Any] = (
@@ -425,6 +464,7 @@ class _Loop:
             "bytes_up": sum(line["bytes_up"] for line in history),
             "bytes_down": sum(line["bytes_down"] for line in history),
             "failures": sum(len(line["failures"]) for line in history),
+            **({"never_used": lost} if (lost := never_used(history, self.clients.called)) else {}),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),

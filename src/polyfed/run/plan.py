@@ -16,9 +16,9 @@ from polyfed.algorithms.models.multimodel import MultiModel, check_cohort
 from polyfed.client.runner import Autograd, ClientRunner
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, cut, nearest
 from polyfed.core.federation import Federation
-from polyfed.core.labels import check_rows
+from polyfed.core.labels import check_rows, missing_labels
 from polyfed.core.layer import Layers
 from polyfed.core.part import Part, Parts
 from polyfed.core.problem import Batch, Problem
@@ -91,8 +91,13 @@ def pool_size(parts: Parts) -> int:
     return next(iter(sizes.values()))
 
 
-def check_parts(parts: Parts, layers: Layers, cohort: int, schedule: MultiModel | None) -> None:
-    """Refuse, before anything is written, what cannot be trained: alone, together, or under these layers."""
+def check_parts(
+    parts: Parts, layers: Layers, cohort: int, schedule: MultiModel | None, *, rows: bool = True
+) -> list[str]:
+    """Refuse, before anything is written, what cannot be trained: alone, together, or under these layers.
+
+    rows: whether every client's rows are looked at. Returns what is to be said of labels that are missing.
+    """
     clients = pool_size(parts)
     if schedule is not None:
         check_cohort(list(parts), cohort, clients)
@@ -101,8 +106,10 @@ def check_parts(parts: Parts, layers: Layers, cohort: int, schedule: MultiModel 
             if part.algorithm is not None and part.algorithm.pooled:
                 raise BadInput(f"Model {name!r}: a centralised method has no clients to share; choose another method.")
     for part in parts.values():
-        check_compatible(part.problem, part.federation, part.algorithm)
+        check_compatible(part.problem, part.federation, part.algorithm, rows=rows)
     layers.check(parts, clients)
+    said = {name: missing_labels(part.problem, part.federation) for name, part in parts.items()}
+    return [f"{name}: {note}" if name else note for name, notes in said.items() for note in notes]
 
 
 def check_splits(parts: Parts, splits: Sequence[str]) -> None:
@@ -126,9 +133,11 @@ def _check_model_name(name: str) -> None:
         )
 
 
-def check_compatible(problem: Problem, federation: Federation, algorithm: Algorithm | None = None) -> None:
+def check_compatible(
+    problem: Problem, federation: Federation, algorithm: Algorithm | None = None, *, rows: bool = True
+) -> None:
     """Refuse, before a run is begun: a model that cannot take the data, a loss of the wrong shape, an algorithm that
-    cannot work with the model, or with so many clients."""
+    cannot work with the model, or with so many clients; and, of every client, rows that cannot be trained on."""
     if algorithm is not None:
         algorithm.check(problem, len(federation))
     for name in federation.holds:
@@ -136,14 +145,15 @@ def check_compatible(problem: Problem, federation: Federation, algorithm: Algori
             raise BadInput(f"'holds' names {name!r}, which is no objective here.{nearest(name, problem.names)}")
     client = int(np.flatnonzero(federation.examples)[0])
     batch = federation.take(torch.from_numpy(federation.rows("train", client)[:2]))
-    error = _tried(problem, federation, batch)
-    if error is not None and any(t.dim() == 4 for t in leaves(batch.x)):  # a model that calls view() after a convolution
+    error = _tried(problem, federation, batch, rows)
+    if error is not None and any(t.dim() == 4 for t in leaves(batch.x)):  # it calls view() after a convolution
         problem.channels_last = False
-        error = _tried(problem, federation, batch)
+        error = _tried(problem, federation, batch, rows)
     if isinstance(error, BadInput):
         raise error
     if error is not None:
-        raise BadInput(f"The model cannot be applied to the data: {type(error).__name__}: {error}.") from error
+        why = cut(f"{type(error).__name__}: {error}", 300)
+        raise BadInput(f"The model cannot be applied to the data: {why}.") from error
     if problem.doubtful:
         problem.without_buffers(_unchanged(problem, batch))
 
@@ -157,13 +167,15 @@ def _unchanged(problem: Problem, batch: Batch) -> set[str]:
     return {name for name in problem.doubtful if torch.equal(before[name], now[name])}
 
 
-def _tried(problem: Problem, federation: Federation, batch: Batch) -> Exception | None:
+def _tried(problem: Problem, federation: Federation, batch: Batch, rows: bool) -> Exception | None:
     start = problem.initial()
     try:
         with torch.random.fork_rng(devices=[]):
             autograd = ClientRunner(problem, federation, Layers()).autograd
             with torch.no_grad():
-                check_rows(problem, federation, autograd.outputs(start["x"], start["buffers"], batch, train=False))
+                outputs = autograd.outputs(start["x"], start["buffers"], batch, train=False)
+                if rows:
+                    check_rows(problem, federation, outputs)
             autograd.measure_split(start["x"], start["buffers"], batch, [True] * len(problem.names))
     except Exception as error:
         return error

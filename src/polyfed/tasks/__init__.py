@@ -3,6 +3,8 @@
 from polyfed.tasks import MochaEstimator
 model = MochaEstimator(regulariser="clustered", lam=0.1).fit(Xs, ys)      # one X and one y per task
 labels = model.predict(Xs)
+model = MochaEstimator(task="hospital").fit(table, y)                      # or the task in a column
+labels = model.predict(table)
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ from polyfed.tasks.rows import (
     grouped,
     is_list,
     known_tasks,
+    new_tasks,
     offered,
+    positions,
     split,
     targets,
     tasks_of,
@@ -241,9 +243,7 @@ class MochaEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             return X, np.zeros(np.shape(X)[0], dtype=np.int64), [len(self.tasks_)]
         validate_data(self, X, reset=False, skip_check_array=True)
         features, column = split(X, self.task)
-        names, which = tasks_of(column)
-        if old := [name for name in names.tolist() if name in self.tasks_.tolist()]:
-            raise BadRows(f"A task to add should be new. Found {old[:3]}, fitted already: fit all rows again for them.")
+        names, which = new_tasks(column, self.tasks_)
         return features, which, list(names)
 
     def _note_labels(self, ys: Sequence[Any]) -> None:
@@ -295,7 +295,7 @@ class MochaEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         new = Newcomer(rows, loss, self.smoothing, c, self.tol, self.max_iter, self.omega_steps, self.seed)
         w, self.omega_ = new.joined(W, self.rule())
         self._weights(np.concatenate([W, w[None]]))
-        self.tasks_ = np.append(self.tasks_, np.asarray([name], dtype=None if self._lists else self.tasks_.dtype))
+        self.tasks_ = np.append(self.tasks_, np.asarray([name]))
 
     # answers
 
@@ -311,8 +311,8 @@ class MochaEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         if which is None:
             return self._score(features, 0)
         scores = np.empty((features.shape[0], *self.coef_.shape[1:-1]))
-        for t in np.unique(which):
-            scores[which == t] = self._score(features[which == t], t)
+        for t, rows in enumerate(positions(which, len(self.tasks_))):
+            scores[rows] = self._score(features[rows], t)
         return scores
 
     def _score(self, X: Any, t: int) -> Floats:

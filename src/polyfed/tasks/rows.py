@@ -80,13 +80,18 @@ def _position(task: str | int, names: list[Any]) -> int:
 
 def tasks_of(column: NDArray[Any]) -> tuple[NDArray[Any], Index]:
     """The different tasks, in order, and which of them each row has."""
-    if missing := sum(map(_is_missing, column.tolist())):
-        raise BadRows(f"Every row should have a task. Found {missing} rows whose task is missing.")
+    seen: dict[Any, int] = {}  # much faster than sorting a million texts
     try:
-        values, which = np.unique(column, return_inverse=True)
+        found = np.fromiter((seen.setdefault(task, len(seen)) for task in column.tolist()), np.int64, len(column))
+        if missing := [number for task, number in seen.items() if _is_missing(task)]:
+            rows = int(np.isin(found, missing).sum())
+            raise BadRows(f"Every row should have a task. Found {rows} rows whose task is missing.")
+        tasks = sorted(seen)
     except TypeError:
         raise BadRows("Tasks should all be numbers, or all be texts. Found several kinds in the task column.") from None
-    return values, which.ravel()
+    place = np.empty(len(tasks), dtype=np.int64)
+    place[[seen[task] for task in tasks]] = np.arange(len(tasks))
+    return np.array(tasks, dtype=column.dtype), place[found]
 
 
 def _is_missing(value: Any) -> bool:
@@ -109,9 +114,24 @@ def known_tasks(column: NDArray[Any], tasks: NDArray[Any]) -> Index:
     return np.array([number[value] for value in values.tolist()], dtype=np.int64)[which]
 
 
+def new_tasks(column: NDArray[Any], tasks: NDArray[Any]) -> tuple[NDArray[Any], Index]:
+    """The different tasks in a column, none of which was fitted, and which of them each row has."""
+    values, which = tasks_of(column)
+    if old := [value for value in values.tolist() if value in tasks.tolist()]:
+        some = ", ".join(map(shown, old[:MANY]))
+        raise BadRows(f"A task to add should be new. Found {some}, fitted already: fit all rows again for them.")
+    tasks_of(np.concatenate([tasks.astype(object), values.astype(object)]))  # refuses texts beside numbers
+    return values, which
+
+
+def positions(which: Index, m: int) -> list[Index]:
+    """The rows of each of m tasks."""
+    return np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=m))[:-1])
+
+
 def grouped(X: Any, y: NDArray[Any], which: Index, m: int) -> tuple[list[Any], list[NDArray[Any]]]:
     """The rows of each task, in their order."""
-    each = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which, minlength=m))[:-1])
+    each = positions(which, m)
     return [X[rows] for rows in each], [y[rows] for rows in each]
 
 

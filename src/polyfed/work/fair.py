@@ -11,7 +11,7 @@ from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
 from polyfed.core.schema import buffers, gradient, losses, statistics, update, weight
-from polyfed.core.work import Arrays, work
+from polyfed.core.work import Arrays, ReplySchema, work
 from polyfed.work.evaluate import measured
 from polyfed.work.sgd import HEARD, Gradient, LocalSteps, descend, local_model
 
@@ -24,6 +24,15 @@ class QOptions(LocalSteps):
 
     q: float = 1.0
     L: float = 1.0
+
+    def reply(self) -> ReplySchema:
+        """Delta and h grow with a loss to the power q times a gradient, so that their roots are what is compared."""
+        power = self.q + 1
+        return {
+            "delta": update("d", by="weight", per="h", power=power),
+            "h": statistics(by="weight", least=0.0, power=power, alike=True),
+            "buffers": buffers("b", by="weight"), **HEARD, "weight": weight(),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,7 @@ def full_loss(client: GradientClient, request: Request) -> Tensor:
 
 @work(
     "q-sgd",
-    reply={
-        "delta": update("d", by="weight", per="h"), "h": statistics(by="weight"), "buffers": buffers("b", by="weight"),
-        **HEARD, "weight": weight(),
-    },
+    reply=QOptions.reply,
     options=QOptions,
     numbers=("lr", "L"),
     cost=QOptions.cost,

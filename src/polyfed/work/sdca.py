@@ -201,7 +201,11 @@ def task_gradient(client: RowClient, request: Request, options: TaskOptions) -> 
 
 
 @work(
-    "moments", reply={"n": weight("", "float64", whole=True), "sum": "d:float64", "squares": "d:float64"},
+    "moments",
+    reply={
+        "n": weight("", "float64", whole=True, exact=True), "sum": statistics("d", "float64", squares="squares"),
+        "squares": statistics("d", "float64", least=0.0, power=2, per="n", alike=True),
+    },
     needs="rows",
 )  # fmt: skip
 def moments(client: RowClient, request: Request) -> Arrays:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index, Rows
 from polyfed.core.keys import other
 from polyfed.core.problem import Batch, Problem
+from polyfed.core.structure import Nested
 from polyfed.engines.batched.stacked import Stacked
 
 Carry = TypeVar("Carry")
@@ -53,16 +54,34 @@ class Sizes:
         return min(-(-most // quarter) * quarter, max(1, self._most[split]))
 
 
+class Loop(NamedTuple):
+    """What a loop is asked for: all that its rows follow from, besides the client."""
+
+    batch_size: int
+    steps: int
+    epochs: int
+    split: str
+    shuffle: bool
+    draw: int
+
+    def shape(self, sizes: Sizes) -> tuple[int, int]:
+        """How many batches there are, and how many rows each has."""
+        most = sizes.most(self.split)
+        size = min(self.batch_size or most, most)
+        return self.steps or self.epochs * -(-most // size), size
+
+
 @dataclass
 class ManyClients:
     """A `Client` under vmap: what is one client's is a tensor that stands for one row of all of theirs.
 
-    sizes are host numbers of the whole chunk, from which the number and shape of the batches follow.
+    sizes are host numbers of the whole chunk, from which the number and shape of the batches follow. streams are the
+    batches of x that the host has read, where x is streamed.
     """
 
     problem: Problem
     federation: Federation
-    stacked: Stacked
+    stacked: Stacked | Any
     id: Tensor
     key: Tensor
     common_key: Tensor
@@ -72,6 +91,7 @@ class ManyClients:
     fractions: Tensor
     place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows
     sizes: Sizes
+    streams: Mapping[Loop, Sequence[Nested]] = field(default_factory=dict)
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         g, losses = self.stacked.grad(x, omega, self.holds, batch)
@@ -101,16 +121,21 @@ class ManyClients:
         shuffle: bool = True,
         draw: int = 0,
     ) -> Carry:
-        most = self.sizes.most(split)
-        size = min(batch_size or most, most)
-        total = steps or epochs * -(-most // size)
-        order = self._order(split, total, epochs, size, shuffle, draw)
-        rows, masks = self._batches(order, split, total, size)
+        asked = Loop(batch_size, steps, epochs, split, shuffle, draw)
+        total, size = asked.shape(self.sizes)
+        rows, masks = self.rows(asked)
+        x = self.streams[asked] if self.federation.streamed else [None] * total
         for i in range(total):
-            batch = self._augmented(self._gather(rows[i], masks[i]), i, split, shuffle, draw)
+            batch = self._augmented(self._gather(rows[i], masks[i], x[i]), i, split, shuffle, draw)
             new = step(carry, batch, i)
             carry = new if steps else self._while(i < epochs * self._passes(split, size), new, carry)
         return carry
+
+    def rows(self, asked: Loop) -> tuple[Tensor, Tensor]:
+        """The rows of every batch of a loop (total, size), and which of them are no padding."""
+        total, size = asked.shape(self.sizes)
+        order = self._order(asked.split, total, asked.epochs, size, asked.shuffle, asked.draw)
+        return self._batches(order, asked.split, total, size)
 
     def _passes(self, split: str, size: int) -> Tensor:
         return ((self.place[split][1] + size - 1) // size).clamp(min=1)
@@ -145,8 +170,8 @@ class ManyClients:
         row = torch.as_tensor(rows.order)[(start + torch.minimum(position, length - 1)) % len(rows.order)]
         return row, (place < length).to(self.problem.dtype)
 
-    def _gather(self, rows: Tensor, mask: Tensor) -> Batch:
-        return self.federation.taken(lambda t: t[rows], mask)
+    def _gather(self, rows: Tensor, mask: Tensor, x: Nested = None) -> Batch:
+        return self.federation.taken(lambda t: t[rows], mask, x)
 
     def _augmented(self, batch: Batch, i: int, split: str, shuffle: bool, draw: int) -> Batch:
         if self.federation.augment is None or split != "train" or not shuffle:

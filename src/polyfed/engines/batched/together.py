@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -27,8 +27,9 @@ from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.work import Work, works
 from polyfed.engines.batched.capture import Captured, Program
-from polyfed.engines.batched.manyclients import ManyClients, Question, Sizes
+from polyfed.engines.batched.manyclients import Loop, ManyClients, Question, Sizes
 from polyfed.engines.batched.stacked import Stacked, compiling
+from polyfed.engines.batched.streams import MOST, Streams
 
 MOST_GRAPHS = 64  # options that change every round would fill the device with graphs
 
@@ -74,6 +75,7 @@ class Together:
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
         self._runner: ClientRunner | None = None
+        self._streams = Streams(part.problem, part.federation) if part.federation.streamed else None
         if why := unfit(part.problem, layers):
             self._fall_back("", why)
 
@@ -107,13 +109,17 @@ class Together:
             return self._run_each(group, rest), rest.stop
         now = slice(start, min(start + chunk, rest.stop))
         try:
-            arrays = self._run_stacked(group, now)
+            if self._streams is not None:
+                now = self._fitting(group, now)
+            if now.start == now.stop:
+                return self._run_each(group, rest), rest.stop
+            found = self._run_stacked(group, now)
         except torch.cuda.OutOfMemoryError:
             raise
         except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError) as error:
             self._fall_back(group.request.work, f"{type(error).__name__}: {str(error).splitlines()[0]}")
             return self._run_each(group, rest), rest.stop
-        return iter([_only_finite(Stack(group.clients[now], arrays))]), now.stop
+        return iter([_only_finite(found)]), now.stop
 
     def forget(self) -> None:
         """Let go of recorded programs."""
@@ -144,16 +150,21 @@ class Together:
 
     # together
 
-    def _run_stacked(self, group: Group, which: slice) -> dict[str, Tensor]:
+    def _run_stacked(self, group: Group, which: slice) -> Stack:
         """A chunk's program, on arguments that are still where they were made: a recorded one copies them itself."""
         request, device = group.request, self.settings.device
         mine, sizes = self._per_client(group.clients[which], request)
         each = {name: rows[group.places[which]] for name, rows in request.each.items()}
+        loops: Sequence[Loop] = ()
+        failed: dict[int, str] = {}
+        if self._streams is not None:
+            loops = self._loops_of(group, which)
+            mine["streams"], failed = self._streams.read(loops, group.clients[which], mine, sizes)
         numbers = self._numbers(request) if self.settings.graph else {}
         request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
         common = torch.tensor([tensorkeys.signed(common_key(request.seed, request.round)), request.exchange])
         arguments: Any = request.shared, each, mine, common, numbers
-        program: Program = self._program(request, sizes)
+        program: Program = self._program(request, self._client(sizes, loops))
         fast = device.type == "cuda"
         with (
             precision(self.settings.tf32),
@@ -165,7 +176,47 @@ class Together:
             elif fast:
                 arguments = pytree.tree_map(lambda t: t.to(device), arguments)
             self._seed(group.clients[which.start], request)  # not before: a recording draws, too
-            return program(*arguments)
+            found = Stack(group.clients[which], program(*arguments))
+        return found.drop(failed) if failed else found
+
+    def _fitting(self, group: Group, which: slice) -> slice:
+        """As many of a chunk's clients as have room for their streamed batches; nobody when one alone has not."""
+        assert self._streams is not None
+        _, sizes = self._per_client(group.clients[which], group.request)
+        one = self._streams.bytes(self._loops_of(group, which), sizes)
+        if one > MOST:
+            why = f"a client's streamed batches take {one >> 20} MiB, and programs get {MOST >> 20} MiB at once."
+            self._fall_back(group.request.work, why)
+            return slice(which.start, which.start)
+        return slice(which.start, min(which.stop, which.start + MOST // max(one, 1)))
+
+    def _loops_of(self, group: Group, which: slice) -> tuple[Loop, ...]:
+        """The loops that the group's work asks for."""
+        streams, request = self._streams, group.request
+        assert streams is not None
+        options = {name: v for name, v in request.options.items() if name not in works[request.work].numbers}
+
+        def ask() -> list[Loop]:
+            found: list[Loop] = []
+            first = slice(which.start, which.start + 1)
+            mine, sizes = self._per_client(group.clients[first], request)
+            each = {name: rows[group.places[first]] for name, rows in request.each.items()}
+            arguments: Any = request.shared, each, mine, torch.zeros(2, dtype=torch.int64), {}
+            with torch.random.fork_rng(devices=[]):
+                on_host = pytree.tree_map(lambda t: t.cpu(), arguments)
+                self._program(request, streams.asking(found, sizes))(*on_host)
+            return found
+
+        return streams.loops((request.work, request.weighed, repr(sorted(options.items()))), ask)
+
+    def _client(self, sizes: Sizes, loops: Sequence[Loop]) -> Callable[..., ManyClients]:
+        """The client of a program, of what is known of one."""
+
+        def client(streams: Sequence[Any] = (), **known: Any) -> ManyClients:
+            read = dict(zip(loops, streams, strict=True))
+            return ManyClients(self.problem, self._on_device, self._stacked, sizes=sizes, streams=read, **known)
+
+        return client
 
     def _seed(self, first: int, request: Request) -> None:
         """A chunk's dropout follows from its first client's key, and so is the same in all exchanges of a round:
@@ -194,16 +245,16 @@ class Together:
         mine = {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "fractions": fractions, "place": places}
         return mine, Sizes(lengths, self._most)
 
-    def _program(self, request: Request, sizes: Sizes) -> Program:
-        """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in."""
+    def _program(self, request: Request, make: Callable[..., ManyClients]) -> Program:
+        """The work of a chunk as a function of tensors alone; the round is hidden, so that nothing is baked in.
+
+        make: the client.
+        """
         timeless = replace(request, seed=-1, round=-1, exchange=-1, folded=None)
         guarded = bool(self.layers.on(works[request.work]))  # else the server sees what is not finite as it is
 
         def one(shared: Any, each: Any, mine: dict[str, Any], common: Tensor, numbers: Any) -> dict[str, Tensor]:
-            client = ManyClients(
-                self.problem, self._on_device, self._stacked,
-                common_key=common[0], exchange=common[1], sizes=sizes, **mine,
-            )  # fmt: skip
+            client = make(common_key=common[0], exchange=common[1], **mine)
             asked = replace(timeless, shared=shared, each=each, options={**request.options, **numbers})
             flags: dict[str, Tensor] = {}
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from polyfed.core.engine import Engine, engines
 from polyfed.core.fleet import Ids, Stack, Sum
-from polyfed.core.guard import Guard, Lengths
+from polyfed.core.guard import Lengths
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request, decode, encode
 from polyfed.core.part import Part, Parts
@@ -98,7 +98,7 @@ class Ray(Engine):
         parts, failures, lost = self._sums(clients, request)
         self._heard([client for client in clients if client not in failures], lost, request)
         expected = self.expected(request)
-        guard = Guard(expected.labels, self.layers.guard, expected.twins)
+        guard = expected.guard()
         came = {c: row for stack, own in parts.values() for c, row in zip(stack.clients, own, strict=True)}
         order = [client for client in clients if client in came]
         far = guard.compare(order, np.array([came[client] for client in order])) if order else {}
