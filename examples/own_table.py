@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import polyfed
-from polyfed import FedCMOO, Federation, Objective, Problem, train
+from polyfed import FedAvg, Federation, Objective, Problem, train
 from polyfed.models import Headed
 
 # One row per patient: the hospital, three measurements, whether they fell ill (rare), how long they stayed (if known).
@@ -25,7 +25,7 @@ federation = Federation.from_frame(
 torch.manual_seed(0)
 model = Headed(nn.Sequential(nn.Linear(3, 16), nn.ReLU()), {"ill": nn.Linear(16, 1), "stay": nn.Linear(16, 1)})
 problem = Problem(model, [Objective("ill", "binary", {"auc": polyfed.metrics.auc()}), Objective("stay", "squared")])
-result = train(problem, federation, FedCMOO(lr=0.3), rounds=80, evaluate={"every": 80, "per_client": True})
+result = train(problem, federation, FedAvg(lr=0.1), rounds=40, evaluate={"every": 40, "per_client": True})
 print(f"{patients.ill.mean():.1%} are ill. {result.summary['rules'][0]}")
 for name, auc, loss in zip(federation.names, result.clients["ill"]["auc"], result.clients["stay"]["loss"], strict=True):
     print(f"{name:<6} AUC of ill {auc:.3f}, squared error of stay {loss:.3f}")

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from polyfed.core.problem import Metric as Metric
     from polyfed.core.problem import Objective as Objective
     from polyfed.core.problem import Problem as Problem
+    from polyfed.core.source import Files as Files
+    from polyfed.core.source import Source as Source
     from polyfed.data import Dataset as Dataset
     from polyfed.experiment.api import train as train
     from polyfed.experiment.api import train_many as train_many
@@ -72,6 +74,7 @@ _MODULES = {
     "core.layer": ["Layer"],
     "core.metric": ["SplitMetric"],
     "core.problem": ["Metric", "Objective", "Problem"],
+    "core.source": ["Files", "Source"],
     "data": ["Dataset"],
     "experiment.api": ["train", "train_many"],
     "layers.attacks": ["Misreport"],

@@ -28,7 +28,8 @@ from small import small_problem, vector
 GPU = [("batched", {"device": "cuda"})] if torch.cuda.is_available() else []
 WORKERS: list[tuple[str, dict[str, Any]]] = [("local", {"workers": 2})] if hasattr(os, "fork") else []
 ENGINES: list[tuple[str, dict[str, Any]]] = [
-    ("local", {}), *WORKERS, ("wire", {}), ("batched", {"device": "cpu"}), ("batched", {"device": "cpu", "chunk": 3}), *GPU,
+    ("local", {}), *WORKERS, ("wire", {}), ("batched", {"device": "cpu"}), ("batched", {"device": "cpu", "chunk": 3}),
+    *GPU,
 ]  # fmt: skip
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"local_epochs": 2, "batch_size": 4}), ("fedavg", {"batch_size": 0}), ("fsmgda", {"batch_size": 4}),
@@ -214,7 +215,7 @@ federation = Federation.from_arrays(x, y, clients=owned, test=(x[:40_000:200], y
 result = train(Problem(model, [Objective("class", "cross-entropy")]), federation, "fedavg", rounds=3, cohort=3,
                engine={"name": sys.argv[2]}, evaluate={"every": 1})
 done.set()
-print(most[0], *(line["test"]["class"]["loss"] for line in result.history))
+print(most[0], *(line["losses"]["class"] for line in result.history))
 """
 
 

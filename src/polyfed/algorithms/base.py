@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from polyfed.algorithms.server_optimizers import ServerOptimised
 from polyfed.core.door import Door
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import Option
@@ -79,6 +80,7 @@ class GrowingBatch:
         return 0
 
 
+ADAMW_DECAY = 0.01  # torch's, too
 Rate = Positive | StepDecay | InverseDecay | LrRule
 ServerRate = Positive | StepDecay | InverseDecay | ServerLrRule
 
@@ -115,8 +117,11 @@ def announced(method: Any, ahead: Outlook) -> list[str]:
     found = []
     for name, rule in rules_of(method).items():
         title = getattr(rule, "rule", type(rule).__name__)
-        if rule.theorem and (getattr(method, "optimizer", "sgd") != "sgd" or getattr(method, "momentum", 0)):
-            raise BadInput(f"The rule {title!r} is about plain SGD: set optimizer = 'sgd' and momentum = 0.")
+        if rule.theorem and not _plain_sgd(method):
+            raise BadInput(
+                f"The rule {title!r} is about plain SGD: set optimizer = 'sgd' and momentum = 0, and leave out "
+                "weight_decay, clip and server_optimizer."
+            )
         if title == "plateau" and not isinstance(method, LocalTraining):
             raise BadInput("The rule 'plateau' needs a method that logs its training loss; choose another schedule.")
         rule.check(name, _moment_of(method, name, 1, fleet))
@@ -125,6 +130,12 @@ def announced(method: Any, ahead: Outlook) -> list[str]:
         span = f"{ends[0]:.4g}" if ends[0] == ends[1] else f"{ends[0]:.4g} in round 1, {ends[1]:.4g} in the last"
         found.append(f"{name} by {title} ({constants}): {'at first ' * (title == 'plateau')}{span}")
     return found
+
+
+def _plain_sgd(method: Any) -> bool:
+    """Whether clients and server step along gradients and updates as they are."""
+    more = ("momentum", "weight_decay", "clip", "server_optimizer")
+    return getattr(method, "optimizer", "sgd") == "sgd" and not any(getattr(method, name, None) for name in more)
 
 
 def rules_of(method: Any) -> dict[str, Rule]:
@@ -157,7 +168,7 @@ def moment(t: int, fleet: Door, setting: str, steps: float = 1.0, lr: float = 1.
 
 
 @settings
-class LocalTraining:
+class LocalTraining(ServerOptimised):
     """How a client trains.
 
     Args:
@@ -167,8 +178,11 @@ class LocalTraining:
         local_steps: steps a round.
         local_epochs: passes over a client's rows a round, in place of steps.
         batch_size: rows of a step; 0 for all of a client's, or one that grows ({'start': 8, 'full': 100}), or a rule.
-        optimizer: 'sgd' or 'adam'; what it remembers does not last from round to round.
+        optimizer: 'sgd', 'adam' or 'adamw'; what it remembers does not last from round to round.
         momentum: of SGD.
+        weight_decay: the factor of an L2 term in the gradient, as torch's SGD and Adam have it, or AdamW's decoupled
+            decay. If not given 0, and torch's 0.01 with 'adamw'.
+        clip: the longest gradient of a local step, over all trained parameters together; any if not given.
         weighting_by: what a client counts in a mean: 1 ('uniform') or its number of examples ('size', as in McMahan's
             FedAvg).
     """
@@ -177,16 +191,26 @@ class LocalTraining:
     local_steps: Count = 10
     local_epochs: Count = 0
     batch_size: Count | GrowingBatch | BatchRule = 32
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NotNegative | None = None
+    clip: Positive | None = None
     weighting_by: Literal["uniform", "size"] = "uniform"
 
     def __post_init__(self) -> None:
         if not self.local_steps and not self.local_epochs:
             raise ValueError("local_steps or local_epochs should be at least 1. Found 0 for both.")
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum is SGD's; leave it out, or set optimizer = 'sgd'. Found {self.optimizer!r}.")
+        super().__post_init__()
 
     def local_options(self, t: int, fleet: Door) -> dict[str, Option]:
-        """The options of a request for local work in round t (`work.sgd.LocalSteps`); epochs replace steps."""
+        """The options of a request for local work in round t (`work.sgd.LocalSteps`); epochs replace steps.
+
+        What is not asked for is not sent, so that clients of an earlier version understand it.
+        """
+        decay = ADAMW_DECAY if self.weight_decay is None and self.optimizer == "adamw" else self.weight_decay
+        more = {"weight_decay": decay, "clip": self.clip}
         return {
             "lr": self.client_lr(t, fleet),
             "steps": 0 if self.local_epochs else self.local_steps,
@@ -195,6 +219,7 @@ class LocalTraining:
             "optimizer": self.optimizer,
             "momentum": self.momentum,
             "weight": self.weighting_by,
+            **{name: value for name, value in more.items() if value},
         }
 
     def batch_rows(self, t: int, fleet: Door) -> int:

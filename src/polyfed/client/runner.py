@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from polyfed.client.ahead import read_ahead
 from polyfed.client.device import HOST, arrays_on, precision
 from polyfed.client.kept import Kept
 from polyfed.client.memory import Job, Memory
+from polyfed.client.tracebacks import keep_traceback
 from polyfed.core.client import Client, ClientState, all_finite
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Index
@@ -37,7 +37,7 @@ class Autograd:
 
     def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
         self.problem = problem
-        self.model = copy.deepcopy(problem.model).to(device)
+        self.model = problem.replica(device)
         start = problem.initial()
         self._x, self._buffers = start["x"].to(device), start["buffers"].to(device)
         self._named = self._alias(problem.split(self._x))
@@ -325,6 +325,8 @@ class ClientRunner:
             arrays, state = self._perform(job)
             return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
+            about = f"Client {job.client}, round {job.request.round}, {job.request.work!r}"
+            keep_traceback(self.layers.failures, error, about)
             return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
 
     def _perform(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:

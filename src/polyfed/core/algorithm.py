@@ -17,6 +17,8 @@ from polyfed.core.registry import Registry
 State = dict[str, Any]  # a tree of tensors, so that a checkpoint needs no help; 'x' and 'buffers' are the model
 Diagnostics = Mapping[str, Tensor | float | int | str | Mapping[str, Any]]
 
+OURS = ("settings", "server_optimizer")  # of a state: what a method's settings and its server's optimiser keep
+
 algorithms: Registry[type[Any]] = Registry("algorithm", "polyfed.algorithms.objectives", "polyfed.algorithms.tasks")
 
 
@@ -47,6 +49,10 @@ class Algorithm(ABC):
         """Each client's own model, one row each, where the method learns one."""
         return None
 
+    def server_step(self, x: Tensor, proposed: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Where the server goes from x when the round proposes another model, and what it keeps for the next round."""
+        return proposed, {}
+
     def extras(self, state: State) -> Mapping[str, Tensor]:
         """More arrays for the model file."""
         return {}
@@ -69,16 +75,17 @@ class Algorithm(ABC):
 def run_round(method: Algorithm, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
     """A method's round, and whether it returned what it should."""
     fleet.remembered = state.get("settings", {})
-    returned: Any = method.round(t, {key: value for key, value in state.items() if key != "settings"}, fleet)
+    returned: Any = method.round(t, {key: value for key, value in state.items() if key not in OURS}, fleet)
     name = type(method).__name__
     if not (isinstance(returned, tuple) and len(returned) == 2 and all(isinstance(r, Mapping) for r in returned)):
         found = type(returned).__name__
         raise BadInput(f"{name}.round should return the next state and a dict of what to log. Found {found}.")
     if missing := next((array for array in ("x", "buffers") if array not in returned[0]), None):
         raise BadInput(f"{name}.round should return a state with 'x' and 'buffers'; {missing!r} is not in it.")
-    state, logged = returned
-    kept = _kept(method, fleet.remembered, logged)
-    return ({**state, "settings": kept} if kept else state), logged
+    after, logged = returned
+    x, stepped = method.server_step(state["x"], after["x"], state.get("server_optimizer", {}))
+    more = {"settings": _kept(method, fleet.remembered, logged), "server_optimizer": dict(stepped)}
+    return {**after, "x": x, **{key: kept for key, kept in more.items() if kept}}, logged
 
 
 def _kept(method: Algorithm, before: Mapping[str, Any], logged: Diagnostics) -> State:

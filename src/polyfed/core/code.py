@@ -49,6 +49,16 @@ def hold_to(rule: CodeRule | None) -> None:
     _rule = rule
 
 
+@contextmanager
+def rule_restored() -> Iterator[None]:
+    """Whatever rule is made inside, the one from before holds afterwards: for reading a run within a program."""
+    before = _rule
+    try:
+        yield
+    finally:
+        hold_to(before)
+
+
 def hold_to_some_rule() -> None:
     """Settings are about to be built: without a rule, none of their names may import anything."""
     if _rule is None:

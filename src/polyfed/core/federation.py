@@ -91,6 +91,7 @@ class Federation:
         labelled: for targets that some rows lack, which rows have one; found by itself.
         names: what the clients are called, in the order of their numbers; nothing where they have no names.
         classes: of targets and columns that were texts, what the numbers 0, 1, ... stand for.
+        features: of inputs that were columns of a table, their names, by input; 'x' where there is one input.
         labels: the label of each row, where a picture of the split wants them.
         minimiser: of the one objective, from what every row counts in it to x*, where data know it exactly.
     """
@@ -108,6 +109,7 @@ class Federation:
     labelled: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     names: Sequence[Hashable] = ()
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
     minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = field(default=None, repr=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from polyfed.core.aside import Aside, More, is_pair, kept_aside, read_aside, stretches
 from polyfed.core.errors import BadInput, shown
 from polyfed.core.federation import Federation, Rows
+from polyfed.core.inputs import Features, features_of
 from polyfed.core.keys import generator
 from polyfed.core.owners import Names, known_owners, rows_of
 from polyfed.core.split import group
@@ -31,6 +32,7 @@ class Way:
     holds: Mapping[str, Any]
     prepare: Callable[[Any], Any] | None
     augment: Callable[[Any, Any], Any] | None
+    features: Features = field(default_factory=dict)
 
 
 def from_arrays(
@@ -38,6 +40,7 @@ def from_arrays(
 ) -> Federation:
     """As `Federation.from_arrays` says."""
     table = Table.of(x, targets, columns, whole=way.prepare is None)
+    way = replace(way, features=features_of(x))
     if (clients is None) == (owner is None):
         found = "neither" if owner is None else "both"
         raise BadInput(
@@ -57,6 +60,7 @@ def from_clients(clients: Any, valid: Any, test: Any, way: Way) -> Federation:
         )
     tables = [Table.of(*some, whole=way.prepare is None) for some in listed]
     tables = [replace(table, held=table.targets.keys()) for table in tables]
+    way = replace(way, features=features_of(listed[0][0]))
     rows = stretches([len(table) for table in tables])
     return _federation(tables, rows, names, read_aside(valid, test, len(rows), names, whole=way.prepare is None), way)
 
@@ -90,6 +94,7 @@ def from_frame(
 
     both = more(valid, "valid"), more(test, "test")
     whole = table(frame, lambda row: shown(_at(ids, row)))
+    way = replace(way, features=features_of(x))
     return _federation([whole], rows, names, read_aside(*both, len(rows), names, whole=way.prepare is None), way)
 
 
@@ -149,6 +154,7 @@ def _federation(tables: Sequence[Table], rows: Rows, names: Names, aside: Mappin
         valid=splits.get("valid"), test=splits.get("test"), server=server,
         holds={name: _truths(name, column) for name, column in {**holds, **way.holds}.items()},
         prepare=way.prepare, augment=way.augment, columns=columns, names=names, classes={**classes, **more_classes},
+        features=way.features,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from polyfed.core import keys, tensorkeys
@@ -119,6 +120,7 @@ class Layers:
     listed: tuple[Layer, ...] = ()
     finite: bool = field(default=True)  # the server's own measurements may be infinite: that is worth knowing
     guard: bool = True  # whether the server leaves out replies that are far longer than the cohort's (`core/guard.py`)
+    failures: Path | None = None  # where clients on this machine leave the tracebacks of their errors
 
     def __post_init__(self) -> None:
         for layer in self.listed:

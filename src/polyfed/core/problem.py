@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fnmatch
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -265,16 +266,25 @@ class Problem:
             precision keeps its type.
         objectives: what it is judged by.
         dtype: the type it is trained in, torch.float32 or torch.float64.
+        freeze: patterns of the names of parameters that are not trained, besides those that the module has frozen:
+            ['*lora_A*'] trains the matrices B of adapters alone (FFA-LoRA).
     """
 
-    def __init__(self, model: nn.Module, objectives: Sequence[Objective], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        objectives: Sequence[Objective],
+        dtype: torch.dtype = torch.float32,
+        *,
+        freeze: Sequence[str] = (),
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise BadInput(f"A problem's model should be a torch.nn.Module. Found {shown(model)}.")
         if not isinstance(objectives, Sequence) or not all(isinstance(o, Objective) for o in objectives):
             raise BadInput(f"A problem's objectives should be a list of polyfed.Objective. Found {shown(objectives)}.")
         if dtype not in (torch.float32, torch.float64):
             raise BadInput(f"A problem's dtype should be torch.float32 or torch.float64. Found {shown(dtype)}.")
-        self.model = _in_type(model, dtype)
+        self.model = _in_type(_frozen(model, freeze), dtype)
         self.objectives = tuple(objectives)
         self.names = tuple(o.name for o in self.objectives)
         self.dtype = dtype
@@ -283,7 +293,7 @@ class Problem:
             raise BadInput(f"A problem needs at least one objective, each with its own name; found {self.names}.")
         self.params = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.buffers = {name: b for name, b in self.model.named_buffers() if b.is_floating_point()}
-        self.labels = tuple(o.name if "target" in o.takes else None for o in self.objectives)  # whose label a loss needs
+        self.labels = tuple(o.name if "target" in o.takes else None for o in self.objectives)  # which a loss needs
         if not self.params:
             raise BadInput("The model has no trainable parameters; there is nothing to learn.")
 
@@ -428,18 +438,64 @@ class Problem:
             )
         return batch.columns[what]
 
+    def replica(self, device: torch.device) -> nn.Module:
+        """A copy of the module on a device. Parameters that are not trained exist there once, for all copies."""
+        if device not in self._frozen:
+            frozen = [p for p in self.model.parameters() if not p.requires_grad]
+            self._frozen[device] = {id(p): nn.Parameter(p.data.to(device), requires_grad=False) for p in frozen}
+        return copy.deepcopy(self.model, memo=dict(self._frozen[device])).to(device)
+
+    @cached_property
+    def _frozen(self) -> dict[torch.device, dict[int, Any]]:
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Problem:
+        """Another one, with parameters of its own; what is not trained is shared."""
+        made = copy.copy(self)
+        made.__dict__.pop("_frozen", None)
+        made.model = self.replica(torch.device("cpu"))
+        params, held = dict(made.model.named_parameters()), dict(made.model.named_buffers())
+        made.params = {name: params[name] for name in self.params}
+        made.buffers = {name: held[name] for name in self.buffers}
+        memo[id(self)] = made
+        return made
+
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The module's state with these parameters and buffers, as `load_state_dict` wants it."""
-        model = copy.deepcopy(self.model)  # loaded by parameter, so that tied ones agree
+        """The module's state with these parameters and buffers, as `load_state_dict` wants it; of adapters (peft), what
+        was trained alone."""
         views = {**self.split(x), **self.split_buffers(buffers)}
-        with torch.no_grad():
-            for name, own in (*model.named_parameters(), *model.named_buffers()):
-                if name in views:
-                    own.copy_(views[name])
-        return {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+        own = {id(t): name for name, t in (*self.model.named_parameters(), *self.model.named_buffers())}
+        state = {key: views.get(own.get(id(t), key), t) for key, t in self.model.state_dict(keep_vars=True).items()}
+        if is_peft(self.model):
+            trained = {id(t) for t in (*self.params.values(), *self.buffers.values())}
+            named = self.model.state_dict(keep_vars=True)
+            state = {key: t for key, t in state.items() if id(named[key]) in trained}
+        return {key: t.detach().cpu().contiguous().clone() for key, t in state.items()}
 
 
 ARGUMENTS = ("output", "target", "mask", "parameters")
+
+
+def is_peft(model: nn.Module) -> bool:
+    """Whether a module is one of peft's: a base, and adapters that are saved by themselves."""
+    return hasattr(model, "peft_config") and hasattr(model, "save_pretrained")
+
+
+def _frozen(model: nn.Module, patterns: Sequence[str]) -> nn.Module:
+    """The module with more parameters frozen; a copy then, which shares what was frozen before."""
+    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise BadInput(f"freeze should be a list of patterns of parameters' names. Found {shown(patterns)}.")
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise BadInput(f"freeze names {shown(pattern)}, which no trainable parameter is like. Found {shown(names)}.")
+    if not patterns:
+        return model
+    made = copy.deepcopy(model, memo={id(p): p for p in model.parameters() if not p.requires_grad})
+    for name, p in made.named_parameters():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            p.requires_grad_(False)
+    return made
 
 
 def _in_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:

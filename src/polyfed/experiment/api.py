@@ -14,6 +14,7 @@ import numpy as np
 import tomli_w
 
 from polyfed.algorithms import Algorithm, algorithms
+from polyfed.algorithms.server_optimizers import ServerOptimizer, server_optimizers
 from polyfed.algorithms.models.multimodel import MultiModel
 from polyfed.compress import Compressor, compressors
 from polyfed.core.code import trusted
@@ -25,6 +26,7 @@ from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.settings import as_table, check, choose
 from polyfed.experiment.building import assemble, build_engine, check_algorithm, drawn_keys
+from polyfed.experiment.recording import folder_of, made, recorded, without_record
 from polyfed.experiment.schema import Evaluate, Top
 from polyfed.layers import layers as layer_registry
 from polyfed.rates import check_horizon
@@ -38,8 +40,8 @@ from polyfed.weights import Weighting, weightings
 
 @trusted()
 def train(
-    problem: Problem,
-    federation: Federation,
+    problem: Problem | Callable[[], Problem] | str,
+    federation: Federation | Callable[[], Federation] | str,
     algorithm: Algorithm | str | Mapping[str, Any],
     *,
     rounds: int = 100,
@@ -59,8 +61,9 @@ def train(
     """Train a problem over a federation and return the model, the history and the run directory.
 
     Args:
-        problem: the model and its objectives.
-        federation: the clients' data.
+        problem: the model and its objectives; or a function that makes them, or its name, 'mymodels:problem', which
+            `polyfed.load` needs to make them again.
+        federation: the clients' data; or a function that makes it, or its name.
         algorithm: the method: `polyfed.FedCMOO(lr=0.1)`, a name ('fedcmoo'), or a dict with a name and settings.
         rounds: how many rounds.
         cohort: clients a round, a number, a fraction below 1, or 'all'.
@@ -81,13 +84,14 @@ def train(
         The trained module, one line of metrics a round, the run's directory, and a summary.
     """
     settings = RunSettings.of(rounds, cohort, cohort_always, cohort_never, seed, engine, evaluate, guard, check_rows)
-    _check_kind("problem", problem, Problem)
-    _check_kind("federation", federation, Federation)
+    given, model_from = made(problem, Problem, "problem")
+    data, data_from = made(federation, Federation, "federation")
     method = check_algorithm(_chosen(algorithm))
     if method.pooled:
-        federation, settings.top.cohort = federation.pooled(), "all"
-    plan = settings.plan(one_part(problem, federation, method), None, layers, callbacks)
-    return settings.carry_out(plan, {"algorithm": described(method)}, out, resume)
+        data, settings.top.cohort = data.pooled(), "all"
+    plan = settings.plan(one_part(given, data, method), None, layers, callbacks)
+    record = recorded(given, data, model_from, data_from)
+    return settings.carry_out(plan, {"algorithm": described(method), **record}, out, resume)
 
 
 @trusted()
@@ -131,7 +135,9 @@ def train_many(
     problems = apart([(m, problem) for m, (problem, _) in algorithm.models.items()])
     parts = {m: Part(problems[m], data[m], check_algorithm(a)) for m, (_, a) in algorithm.models.items()}
     plan = settings.plan(parts, algorithm, layers, callbacks)
-    models = {m: {"algorithm": described(a)} for m, (_, a) in algorithm.models.items()}
+    models = {
+        m: {"algorithm": described(a), **recorded(problem, data[m])} for m, (problem, a) in algorithm.models.items()
+    }
     return settings.carry_out(plan, {"schedule": {"name": algorithm.name}, "models": models}, out, resume)
 
 
@@ -196,7 +202,8 @@ class RunSettings:
         settings |= drawn_keys(top)
         if plan.layers.listed:
             settings["layers"] = [{"name": layer_name(layer), **_fields(layer)} for layer in plan.layers.listed]
-        settings |= {"engine": self.engine_table, **more}
+        settings |= {"engine": self.engine_table, "evaluate": _plain(self._evaluated()), **more}
+        settings |= {"folder": folder} if (folder := folder_of(settings)) else {}
         if resume and path is not None and (path / "experiment.toml").is_file():
             directory = RunDirectory.open(path)
             said = check_same_settings(directory, settings)
@@ -206,6 +213,12 @@ class RunSettings:
         if lost := result.summary.get("never_used"):
             warnings.warn(" ".join(lost), RuntimeWarning, stacklevel=4)
         return result
+
+
+    def _evaluated(self) -> dict[str, Any]:
+        """The settings of the evaluation; an optimum that was given as an array is only said to be there."""
+        optimum = self.evaluate.get("optimum")
+        return self.evaluate if isinstance(optimum, str | None) else {**self.evaluate, "optimum": "given"}
 
 
 def _listed(name: str, values: Any) -> list[Any]:
@@ -256,6 +269,8 @@ def _plain(value: Any) -> Any:
     """Settings as TOML has them."""
     if isinstance(value, Compressor):
         return as_table(compressors, value)
+    if isinstance(value, ServerOptimizer):
+        return as_table(server_optimizers, value)
     if isinstance(value, Weighting):
         return {"name": weightings.name_of(type(value)), **_fields(value)}
     if callable(value) and not is_dataclass(value):
@@ -268,8 +283,8 @@ def _plain(value: Any) -> Any:
 
 
 def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> tuple[str, ...]:
-    """A run goes on with the settings it was begun with; only more rounds may be asked for. What is to be said of it."""
-    before, now = directory.settings(), tomllib.loads(tomli_w.dumps(settings))
+    """A run goes on with the settings it was begun with; only more rounds may be asked for. What is to be said."""
+    before, now = without_record(directory.settings()), without_record(tomllib.loads(tomli_w.dumps(settings)))
     check_horizon(now, before.get("rounds"), now.get("rounds"))
     for key in sorted({*before, *now} - {"rounds", "engine", "guard", "check_rows"}):
         for name, was, given in differences(key, before.get(key), now.get(key)):

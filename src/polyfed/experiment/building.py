@@ -73,6 +73,14 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
     }  # fmt: skip
 
 
+def rebuild(settings: Settings) -> dict[str, Part]:
+    """The models, data and methods of a run, from its experiment; who did the work and who watched does not matter."""
+    hold_to_some_rule()
+    top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
+    losses = read_losses(top.objectives)
+    return (_several(top, losses) if top.models else _one(top, losses))[0]
+
+
 def _refuse_data_of_nodes(tables: Settings, engine: Settings) -> None:
     """Data that only the clients have is no data elsewhere: the rows that stand in for it here are blank."""
     names = [table["data"]["name"] for table in tables.get("models", {"": tables}).values()]
@@ -325,7 +333,8 @@ def build_problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem
             raise BadInput(f"The model {shown(name)} cannot be made of {shown(rest)}: {cut(str(error))}.") from error
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"model.name = {name!r} should return a torch.nn.Module. Found {type(model).__name__}.")
-    return Problem(model, dataset.objectives, getattr(torch, general.dtype)), {**general.model_dump(), **resolved}
+    problem = Problem(model, dataset.objectives, getattr(torch, general.dtype), freeze=general.freeze)
+    return problem, {**general.model_dump(), **resolved}
 
 
 def _check_size(name: str, table: Settings, dataset: Dataset) -> None:

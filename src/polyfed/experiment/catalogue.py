@@ -40,6 +40,7 @@ def registries() -> dict[str, Registry[Any]]:
     """All kinds of things that are found by name."""
     from polyfed.algorithms import algorithms
     from polyfed.algorithms.models.schedules import schedules
+    from polyfed.algorithms.server_optimizers import server_optimizers
     from polyfed.compress import compressors
     from polyfed.data import datasets, partitions
     from polyfed.engines import engines
@@ -53,6 +54,7 @@ def registries() -> dict[str, Registry[Any]]:
         "algorithms": algorithms, "datasets": datasets, "models": models, "partitions": partitions,
         "weightings": weightings, "compressors": compressors, "schedules": schedules, "engines": engines,
         "layers": layers, "callbacks": callbacks, "rules": rules,
+        "server_optimizers": server_optimizers,
     }  # fmt: skip
 
 

@@ -83,10 +83,14 @@ class ObjectiveTable(Table):
 
 
 class Model(Table):
-    """The keys of [model] beside those of the model itself."""
+    """The keys of [model] beside those of the model itself.
+
+    freeze: patterns of the names of parameters that are not trained.
+    """
 
     name: str
     dtype: Literal["float32", "float64"] = "float32"
+    freeze: list[str] = Field(default_factory=list)
 
 
 class ModelTable(Table):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from polyfed.core.algorithm import State
 from polyfed.core.hooks import check_hooks
 from polyfed.core.registry import Registry
+from polyfed.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from polyfed.run.loop import Result
     from polyfed.run.plan import Plan
 
-callbacks: Registry[Callable[..., Any]] = Registry("callback", modules=("polyfed.run.display",))
+callbacks: Registry[Callable[..., Any]] = Registry("callback", "polyfed.callbacks", modules=("polyfed.run.display",))
 
 
 class RunView:
@@ -31,7 +32,8 @@ class RunView:
 
     def __init__(self, plan: Plan, path: Path, round: int, states: Mapping[str, State]) -> None:
         self.plan, self.path, self.round, self.states = plan, path, round, states
-        self.stopping = False
+        self.stopping = self.for_good = False
+        self.why = ""
 
     @property
     def rounds(self) -> int:
@@ -46,19 +48,35 @@ class RunView:
 
     def model(self) -> nn.Module:
         """A copy of the model as it is now, in evaluation mode; of several, an `nn.ModuleDict`."""
-        module = self.plan.module()
-        module.load_state_dict(self.plan.weights(self.states))
-        return module.eval()
+        return self.plan.trained(self.plan.weights(self.states))
 
-    def stop(self) -> None:
-        """End the run after this round, as if it were the last."""
-        self.stopping = True
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl so far, one a round."""
+        return RunDirectory(self.path).history()
+
+    def stop(self, why: str = "", *, for_good: bool = True) -> None:
+        """End the run after this round, as if it were the last.
+
+        Args:
+            why: a sentence for the summary.
+            for_good: whether the run is over when it is resumed, too; if not, who stopped it says so again when it
+                starts, from what it remembers.
+        """
+        self.stopping, self.why = True, self.why or why
+        self.for_good = self.for_good or for_good
 
 
 class Callback:
-    """Base class: override what it wants to hear of. One that raises ends the run, unless it is `optional`."""
+    """Base class: override what it wants to hear of.
 
-    optional: ClassVar[bool] = False
+    One that raises ends the run after everybody has heard of the round, which is kept; an `optional` one is warned of,
+    once, and the run goes on.
+    """
+
+    optional: bool = False
+
+    def check(self, plan: Plan) -> None:
+        """Refuse, before a run is begun, what does not go with it."""
 
     def on_start(self, run: RunView) -> None:
         """The run begins, or goes on."""
@@ -71,6 +89,10 @@ class Callback:
 
     def on_end(self, run: RunView, result: Result | None) -> None:
         """The run is over; result: what it leaves, None if it stopped before its end."""
+
+    def summary(self, run: RunView) -> Mapping[str, Any]:
+        """More for the run's summary, asked for when all rounds are done."""
+        return {}
 
     def tree(self) -> dict[str, Any]:
         """What it remembers, a tree of tensors for the checkpoint."""

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import time
 import tomllib
 import uuid
@@ -37,6 +39,7 @@ KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
 CHECKPOINT = re.compile(r"round-(\d{8,})-([0-9a-f]{8})\.safetensors")
 # may change; guard not without a word
 FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "check_rows", "name", "folder")
+BEST = "best.safetensors"  # the model of the best round, where a callback looks for it
 TOTALS = ("seconds", "bytes_up", "bytes_down")  # of a round; a summary adds them up
 REPAIR = "'polyfed runs repair {path}' mends what can be mended"
 
@@ -50,12 +53,15 @@ class RunDirectory:
         self.clients = ClientLog(path)
         self.checkpoints = path / "checkpoints"
         self.new = False  # made by this process, and nothing in it yet
+        self.passing = False  # gone when the call that made it returns
+        self.call = ""  # the function of Python that began it
 
     @classmethod
     def create(cls, out: Path | None, name: str, settings: Mapping[str, Any]) -> RunDirectory:
         """A new run, there with its experiment or not at all."""
         path = out or Path("runs") / f"{_word(name)}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
-        check_free(path)
+        call = _call(settings)
+        check_free(path, from_python=bool(call))
         text = tomli_w.dumps({"format": FORMAT, **settings}).encode()
         whole = path.resolve()
         made = whole.parent / f".{whole.name}.{uuid.uuid4().hex[:8]}"
@@ -68,10 +74,11 @@ class RunDirectory:
         except OSError as error:
             shutil.rmtree(made, ignore_errors=True)
             raise BadInput(
-                f"The run directory {shown(str(path))} cannot be made: {error.strerror}; choose another --out."
+                f"The run directory {shown(str(path))} cannot be made: {error.strerror}; choose another "
+                f"{'out=' if call else '--out'}."
             ) from error
         made_here = cls(path)
-        made_here.new = True
+        made_here.new, made_here.call = True, call
         return made_here
 
     def keep(self) -> None:
@@ -89,7 +96,10 @@ class RunDirectory:
             raise BadInput(f"{path} is not a run: a run is a directory that holds an experiment.toml.")
         with suppress(OSError, ValueError, RecursionError):  # one that cannot be read is refused when it is
             check_format(tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8")), str(path))
-        return cls(path)
+        found = cls(path)
+        with suppress(BadInput):  # what is broken is said when it is needed
+            found.call = _call(found.settings())
+        return found
 
     def settings(self) -> dict[str, Any]:
         """What the run is of, as experiment.toml says."""
@@ -218,6 +228,18 @@ class RunDirectory:
             pass
         raise BadInput(f"The result.json of {self.path} cannot be read. {REPAIR.format(path=self.path)}.")
 
+    @property
+    def failures(self) -> Path:
+        """Where the tracebacks of what went wrong are."""
+        return self.path / "failures"
+
+    def how_to_resume(self) -> str:
+        """What goes on with the run, where it was started: a call in Python, or a command."""
+        if self.call:
+            return f"polyfed.{self.call}(..., out={str(self.path)!r}, resume=True)"
+        quoted = subprocess.list2cmdline if os.name == "nt" else shlex.join
+        return quoted(["polyfed", "resume", str(self.path)])
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A full or read-only disk ends the run in a sentence; what is there stays readable."""
@@ -226,7 +248,7 @@ class RunDirectory:
         except OSError as error:
             raise RunStopped(
                 f"The run {self.path} cannot be written: {error.strerror or error}. Make room, or the right to write; "
-                f"then 'polyfed resume {self.path}' goes on from the last checkpoint."
+                f"then '{self.how_to_resume()}' goes on from the last checkpoint."
             ) from error
 
 
@@ -314,14 +336,21 @@ def _move(made: Path, whole: Path) -> None:
         os.rename(made, whole)
 
 
-def check_free(path: Path) -> None:
-    """Refuse to write over anything."""
+def _call(settings: Mapping[str, Any]) -> str:
+    """The function of Python that began a run; '' where the command line did."""
+    return "" if not settings.get("python") else "train_many" if "models" in settings else "train"
+
+
+def check_free(path: Path, *, from_python: bool = False) -> None:
+    """Refuse to write over anything; from_python: whether the path was given as out=, and not as --out."""
+    given = f"out={str(path)!r}" if from_python else f"--out {path}"
     if (path / "experiment.toml").is_file():
-        raise BadInput(f"--out {path} holds a run already: 'polyfed resume {path}' continues it; or choose another.")
+        how = "resume=True" if from_python else f"'polyfed resume {path}'"
+        raise BadInput(f"{given} holds a run already: {how} continues it; or choose another.")
     if path.is_dir() and any(path.iterdir()):
-        raise BadInput(f"--out {path} exists and is not a run; choose a path that is new or an empty directory.")
+        raise BadInput(f"{given} exists and is not a run; choose a path that is new or an empty directory.")
     if path.exists() and not path.is_dir():
-        raise BadInput(f"--out {path} is a file; choose a path that is new or an empty directory.")
+        raise BadInput(f"{given} is a file; choose a path that is new or an empty directory.")
 
 
 def write(path: Path, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from polyfed.core.errors import cut
@@ -36,6 +37,26 @@ def never_used(history: Sequence[Mapping[str, Any]], called: Callable[[int], str
         for client in always[:MOST]
     ]
     return said + ([f"So did {len(always) - MOST} more."] if len(always) > MOST else [])
+
+
+def mostly_failed(history: Sequence[Mapping[str, Any]], tracebacks: Path | None) -> str:
+    """A sentence where over half of those that a round asked failed in it, over all rounds; else ''.
+
+    Args:
+        history: the lines of all rounds.
+        tracebacks: where those of the clients' errors are, if there are any and they are kept.
+    """
+    asked = sum(len(line.get("cohort", ())) for line in history)
+    failing = [one for line in history for one in line["failures"] if one["client"] in line.get("cohort", ())]
+    failed = sum(len({one["client"] for one in line["failures"]} & {*line.get("cohort", ())}) for line in history)
+    if 2 * failed <= asked:
+        return ""
+    last = failing[-1]
+    where = f" Tracebacks are in {tracebacks}." if tracebacks is not None and tracebacks.is_dir() else ""
+    return (
+        f"Over half of the clients' replies failed, {failed} of {asked} in {len(history)} rounds; the last was that of "
+        f"client {last['client']} ({cut(last['why'], 120)}).{where}"
+    )
 
 
 def plain_names(names: Sequence[Hashable]) -> list[str | int | float]:

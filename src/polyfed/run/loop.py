@@ -5,36 +5,39 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shlex
-import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polyfed.algorithms.base import values_by_rules
 from polyfed.algorithms.models.multimodel import ClientPool, MultiModelRound, qualified
+from polyfed.client.tracebacks import keep_traceback
 from polyfed.core.algorithm import State, run_round
 from polyfed.core.clock import Clock
 from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped, cut
+from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped, cut, visible
 from polyfed.core.fleet import Metered
 from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
 from polyfed.core.tree import flatten
-from polyfed.run.callbacks import RunView
+from polyfed.run.adapters import save_adapters
+from polyfed.run.callbacks import Callback, RunView
 from polyfed.run.clients import ByClient
-from polyfed.run.directory import RunDirectory, model_bytes
+from polyfed.run.directory import BEST, RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
-from polyfed.run.failing import never_used, plain_names
+from polyfed.run.failing import mostly_failed, never_used, plain_names
 from polyfed.run.plan import Plan, qualified_weight
 from polyfed.run.process import Interruptions, interruptible, one_thread
 
@@ -53,28 +56,31 @@ class Result:
     Args:
         model: the trained module; of several models, an `nn.ModuleDict`.
         history: one line of metrics a round.
-        run: the run's directory.
+        run: the run's directory; None where it was not kept.
         summary: the last figures, bytes and seconds, and the model's checksum.
         clients: with evaluate.per_client, every client's own figures at the last evaluation: by objective and name, an
             array with an entry for each client, NaN where there is none.
+        best_model: with the callback BestModel, the model of the best round, which summary['best'] names.
     """
 
     model: nn.Module
     history: list[dict[str, Any]]
-    run: Path
+    run: Path | None
     summary: dict[str, Any]
     clients: ByClient = field(default_factory=dict)
+    best_model: nn.Module | None = None
 
 
 def execute(plan: Plan, directory: RunDirectory) -> Result:
     """Start or continue a run and see it through."""
     keep_freed_memory()  # before workers are forked
+    failures = directory.failures.absolute()
     try:
         with directory.locked():
             try:
                 with (
                     one_thread(), interruptible() as interrupted,
-                    closing(plan.engine(plan.parts, plan.layers)) as engine,
+                    closing(plan.engine(plan.parts, replace(plan.layers, failures=failures))) as engine,
                 ):  # fmt: skip
                     return _Loop(plan, directory, engine).run(interrupted)
             except BadInput:
@@ -116,7 +122,9 @@ class _Loop:
         }
         self.clients = next(iter(plan.parts.values())).federation  # all parts have the same
         self.names = {"names": plain} if (plain := plain_names(self.clients.names)) else {}
-        self.done = False
+        self.done = False  # for good
+        self.stopped = ""  # why, where it was a callback that ended the run
+        self.warned: dict[int, str] = {}  # of optional callbacks that failed, by their places
         self.saved = -1
         self.next_save = 0.0
 
@@ -125,9 +133,9 @@ class _Loop:
         self.view = RunView(self.plan, self.directory.path, t, states)
         result = None
         try:
-            self._tell("on_start")
-            self.done = self.done or self.view.stopping
-            while t < self.plan.rounds and not self.done:
+            self._raise_first(self._tell("on_start"))
+            self._note_stop()
+            while t < self.plan.rounds and not self._over:
                 try:
                     interrupted.release()
                     after, line = self._round(t + 1, states)
@@ -148,8 +156,8 @@ class _Loop:
                         self.directory.keep()  # what clients remember of the run is not to be left without it
                     raise
                 states, t = after, t + 1
-                self._checkpoint(t, states, now=t == self.plan.rounds or self.done or interrupted())
-                if interrupted() and t < self.plan.rounds and not self.done:
+                self._checkpoint(t, states, now=t == self.plan.rounds or self._over or interrupted())
+                if interrupted() and t < self.plan.rounds and not self._over:
                     raise Interrupted(f"Stopped after round {t} of {self.plan.rounds}. {self._how_to_resume()}")
             result = self._end(states)
             return result
@@ -173,6 +181,7 @@ class _Loop:
             self._note_participants(line)
         self._understood(lambda: self._restore(tree))
         self.done = "done" in tree
+        self.stopped = bytes(tree.get("stopped", torch.zeros(0)).tolist()).decode() if self.done else ""
         return t, states
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
@@ -182,7 +191,21 @@ class _Loop:
         for name, door in self.doors.items():
             door.clock.load(folded.get(name, {}))
             _load(layer_fleets(door), layers.get(name, {}))
-        _load(self.plan.callbacks, tree.get("callbacks", {}))
+        self._load_callbacks(tree.get("callbacks", {}))
+
+    def _load_callbacks(self, trees: Mapping[str, Any]) -> None:
+        """Each by its name, whatever its place is now."""
+        for name, callback in self._named_callbacks().items():
+            if name in trees:
+                callback.load(trees[name])
+
+    def _named_callbacks(self) -> dict[str, Callback]:
+        """By class, and by number among those of one class."""
+        found: dict[str, Callback] = {}
+        for callback in self.plan.callbacks:
+            name = type(callback).__name__
+            found[f"{name}-{sum(other.startswith(f'{name}-') for other in found)}"] = callback
+        return found
 
     def _understood(self, read: Callable[[], Any]) -> Any:
         """A checkpoint that is whole, and not of such a run, is a sentence."""
@@ -229,8 +252,9 @@ class _Loop:
         }
         layers = {name: _trees(layer_fleets(door)) for name, door in self.doors.items()}
         tree |= {"layers": self._packed(layers)} if any(layers.values()) else {}
-        tree |= {"callbacks": told} if (told := _trees(self.plan.callbacks)) else {}
-        tree |= {"done": torch.tensor(t)} if self.done else {}
+        told = {name: kept for name, callback in self._named_callbacks().items() if (kept := callback.tree())}
+        tree |= {"callbacks": told} if told else {}
+        tree |= {"done": torch.tensor(t), "stopped": _bytes(self.stopped)} if self.done else {}
         self.directory.save(t, tree)
         end = time.perf_counter()
         self.saved, self.next_save = t, end + (end - start) / CHECKPOINT_SHARE
@@ -360,14 +384,21 @@ class _Loop:
         own = None if every is None else {"round": t, "split": line["clients_split"], **self.names, "clients": every}
         self.directory.log(line, own)
         self.view.round, self.view.states = t, states
-        try:
-            self._tell("on_round", line)
-            if "losses" in line:
-                self._tell("on_evaluation", line)
-        except PolyfedError:
+        failed = self._tell("on_round", line)
+        failed += self._tell("on_evaluation", line) if "losses" in line else []
+        self._note_stop()
+        if failed:
             self._checkpoint(t, states, now=True)
-            raise
-        self.done = self.done or self.view.stopping
+        self._raise_first(failed)
+
+    @property
+    def _over(self) -> bool:
+        return self.done or self.view.stopping
+
+    def _note_stop(self) -> None:
+        """Whether a callback has ended the run, for good or until it is resumed under other settings."""
+        self.done = self.done or (self.view.stopping and self.view.for_good)
+        self.stopped = self.stopped or self.view.why
 
     def _named(self, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Figures of all parts in one table: vectors over objectives by their names; of several models, by model."""
@@ -386,32 +417,54 @@ class _Loop:
                 table[key] = {**table[key], **row} if m and key in table else row
         return table
 
-    def _tell(self, hook: str, *arguments: Any) -> None:
-        """One that raises ends the run, unless it is optional; what has been done is kept."""
-        for callback in self.plan.callbacks:
+    def _tell(self, hook: str, *arguments: Any) -> list[tuple[Callback, Exception]]:
+        """Everybody, whoever fails: what they remember is of the same round. Those that failed and are not optional."""
+        failed: list[tuple[Callback, Exception]] = []
+        for place, callback in enumerate(self.plan.callbacks):
             try:
                 getattr(callback, hook)(self.view, *arguments)
-            except PolyfedError:
-                raise
             except Exception as error:
-                if not callback.optional:
-                    name, t = type(callback).__name__, self.view.round
-                    why = f"The callback {name} failed in round {t} ({type(error).__name__}: {error})."
-                    raise RunStopped(f"{why} {self._how_to_resume()}") from error
+                if callback.optional:
+                    self._warn_of(place, error)
+                else:
+                    failed.append((callback, error))
+        return failed
+
+    def _raise_first(self, failed: Sequence[tuple[Callback, Exception]]) -> None:
+        """A callback that failed ends the run; what has been done is kept."""
+        for callback, error in failed:
+            if isinstance(error, PolyfedError):
+                raise error
+            why = f"The callback {type(callback).__name__} failed in round {self.view.round}"
+            keep_traceback(self.directory.failures, error, why)
+            raise RunStopped(f"{why} ({_described(error)}). {self._how_to_resume()}") from error
+
+    def _warn_of(self, place: int, error: Exception) -> None:
+        """Once of each optional callback."""
+        if place not in self.warned:
+            name = type(self.plan.callbacks[place]).__name__
+            said = f"The callback {name} failed in round {self.view.round}, and the run goes on ({_described(error)})."
+            self.warned[place] = said
+            keep_traceback(self.directory.failures, error, said)
+            self._warn(said)
+
+    def _warn(self, sentence: str) -> None:
+        """On stderr; in Python as a warning, which never ends a run."""
+        if not self.directory.call:
+            print(f"polyfed: {visible(sentence)}", file=sys.stderr)
+            return
+        with suppress(RuntimeWarning):
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
 
     # the end
 
     def _tell_the_end(self, result: Result | None) -> None:
         """To everybody; what one of them raises is shown when the run itself went well."""
-        failed: list[str] = []
-        for callback in self.plan.callbacks:
-            try:
-                callback.on_end(self.view, result)
-            except Exception as error:
-                why = f"The callback {type(callback).__name__} failed at the end ({type(error).__name__}: {error})"
-                failed += [] if callback.optional else [why]
+        failed = self._tell("on_end", result)
         if failed and result is not None:
-            raise RunStopped(f"{failed[0]}; the run in {self.directory.path} is complete.")
+            callback, error = failed[0]
+            why = f"The callback {type(callback).__name__} failed at the end ({_described(error)})"
+            raise RunStopped(f"{why}; the run in {self.directory.path} is complete.") from error
 
     def _stopped(self, t: int, states: States, why: str) -> RunStopped:
         for door in self.doors.values():
@@ -430,8 +483,9 @@ class _Loop:
             return Interrupted(f"{why} The last checkpoint stands ({error}) {self._how_to_resume()}")
 
     def _how_to_resume(self) -> str:
-        quoted = subprocess.list2cmdline if os.name == "nt" else shlex.join
-        return f"Continue with: {quoted(['polyfed', 'resume', str(self.directory.path)])}"
+        if self.directory.passing:
+            return "Nothing of it is kept, since keep=False."
+        return f"Continue with: {self.directory.how_to_resume()}"
 
     def _end(self, states: States) -> Result:
         weights = self.plan.weights(states)
@@ -440,9 +494,30 @@ class _Loop:
         history = self.directory.history()
         summary = self._summary(history, states, hashlib.sha256(model_bytes(saved)).hexdigest())
         self.directory.finish(saved, summary)
-        model = self.plan.module()  # the problem stays as it was, for the next method to start from
-        model.load_state_dict(weights)
-        return Result(model, history, self.directory.path, summary, self.directory.clients.last())
+        if "mostly_failed" in summary:
+            self._warn(summary["mostly_failed"])
+        model = self.plan.trained(weights)  # a copy: the problem stays as it was, for the next method to start from
+        save_adapters(self.plan, model, self.directory.path)
+        run = None if self.directory.passing else self.directory.path
+        best = self._best(weights) if "best" in summary else None
+        return Result(model, history, run, summary, self.directory.clients.last(), best)
+
+    def _best(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The best round's model, which has arrays of the same names."""
+        kept = load_file(self.directory.path / BEST)
+        return self.plan.trained({name: kept[name] for name in weights})
+
+    def _asked_callbacks(self) -> dict[str, Any]:
+        """What callbacks have for the summary."""
+        found: dict[str, Any] = {}
+        for place, callback in enumerate(self.plan.callbacks):
+            try:
+                found |= callback.summary(self.view)
+            except Exception as error:
+                if not callback.optional:
+                    self._raise_first([(callback, error)])
+                self._warn_of(place, error)
+        return found
 
     def _name(self, client: int) -> dict[str, Any]:
         """What a client is called, where clients have names."""
@@ -454,8 +529,10 @@ class _Loop:
             done if "losses" in done else _plain(self._evaluated(states))
         )  # a callback may stop in any round
         objectives = {name: {"loss": loss, **last["metrics"][name]} for name, loss in last["losses"].items()}
+        more = self._asked_callbacks()
+        tracebacks = None if self.directory.passing else self.directory.failures
         return {
-            "run": str(self.directory.path),
+            "run": None if self.directory.passing else str(self.directory.path),
             "algorithm": self.plan.title,
             "engine": self.plan.engine_name,
             "rounds": done["round"],
@@ -465,10 +542,14 @@ class _Loop:
             "bytes_down": sum(line["bytes_down"] for line in history),
             "failures": sum(len(line["failures"]) for line in history),
             **({"never_used": lost} if (lost := never_used(history, self.clients.called)) else {}),
+            **({"mostly_failed": most} if (most := mostly_failed(history, tracebacks)) else {}),
+            **({"stopped": self.stopped} if self.stopped else {}),
+            **({"callbacks_failed": list(self.warned.values())} if self.warned else {}),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),
             "model_sha256": sha256,
+            **more,
         }
 
 
@@ -508,6 +589,15 @@ def _load(things: Any, trees: Mapping[str, Any]) -> None:
     for i, thing in enumerate(things):
         if str(i) in trees:
             thing.load(trees[str(i)])
+
+
+def _bytes(text: str) -> Tensor:
+    """A text as a checkpoint has it."""
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def _described(error: Exception) -> str:
+    return cut(f"{type(error).__name__}: {error}")
 
 
 def _add(line: dict[str, Any], found: Mapping[str, Any]) -> None:

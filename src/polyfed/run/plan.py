@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.algorithms.models.multimodel import MultiModel, check_cohort
+from polyfed.client.device import HOST
 from polyfed.client.runner import Autograd, ClientRunner
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, cut, nearest
+from polyfed.core.errors import BadInput, cut, nearest, shown
 from polyfed.core.federation import Federation
 from polyfed.core.labels import check_rows, missing_labels
 from polyfed.core.layer import Layers
 from polyfed.core.part import Part, Parts
-from polyfed.core.problem import Batch, Problem
+from polyfed.core.problem import Batch, Problem, is_peft
 from polyfed.core.structure import leaves
 from polyfed.run.callbacks import Callback
 
@@ -73,8 +74,18 @@ class Plan:
     def module(self) -> nn.Module:
         """A module that takes these weights: the model, or an `nn.ModuleDict` of all of them."""
         if self.schedule is None:
-            return copy.deepcopy(self.parts[""].problem.model)
-        return nn.ModuleDict({name: copy.deepcopy(part.problem.model) for name, part in self.parts.items()})
+            return self.parts[""].problem.replica(HOST)
+        return nn.ModuleDict({name: part.problem.replica(HOST) for name, part in self.parts.items()})
+
+    def trained(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The model with these weights, in evaluation mode; of adapters the base is the problem's own."""
+        module = self.module()
+        unknown = module.load_state_dict(weights, strict=False)
+        adapters = any(is_peft(part.problem.model) for part in self.parts.values())
+        if unknown.unexpected_keys or (unknown.missing_keys and not adapters):
+            names = shown([*unknown.unexpected_keys, *unknown.missing_keys])
+            raise BadInput(f"The weights should be the model's own. Found other names: {names}.")
+        return module.eval()
 
 
 def qualified_weight(model: str, name: str) -> str:

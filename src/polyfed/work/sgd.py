@@ -1,4 +1,4 @@
-"""Local training: some steps of minibatch SGD, momentum or Adam from the server's model."""
+"""Local training: some steps of minibatch SGD, momentum, Adam or AdamW from the server's model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class LocalSteps:
         lr: the step size; on a GPU it may come as a tensor, so that one program serves all rounds.
         steps, epochs: so many steps, or so many passes over the rows.
         batch_size: rows of a batch, 0 for all.
-        optimizer, momentum: plain SGD, with momentum, or Adam.
+        optimizer, momentum: plain SGD, with momentum, Adam, or AdamW.
+        weight_decay: with 'adamw' what a step takes from the weights, times lr; else that of an L2 term in the gradient.
+        clip: the longest gradient of a step, 0 for any.
         weight: what the client counts in a mean, 1 ('uniform') or its number of examples ('size').
         mu: the strength of a proximal term mu/2 |w - x|^2.
     """
@@ -44,8 +46,10 @@ class LocalSteps:
     steps: int = 0
     epochs: int = 0
     batch_size: int = 0
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float = 0.0
     weight: Literal["uniform", "size"] = "uniform"
     mu: float = 0.0
 
@@ -119,7 +123,9 @@ def descend(
         g, now, now_buffers = known if known is not None else client.grad(w, now_buffers, batch, omega)
         if options.mu:
             g = g + options.mu * (w - x)
-        u, slots = direction(g, slots, i, options)
+        u, slots = direction(shaped(g, w, options), slots, i, options)
+        if options.weight_decay and options.optimizer == "adamw":
+            w = w * (1 - lr * options.weight_decay)
         w = w - lr * u if isinstance(lr, Tensor) else torch.add(w, u, alpha=-float(lr))
         return w, now_buffers, now if i == 0 else at_x, slots
 
@@ -130,14 +136,23 @@ def descend(
 
 def begin(x: Tensor, options: LocalSteps) -> Slots:
     """What the optimiser remembers at the first step: nothing lasts from round to round."""
-    if options.optimizer == "adam":
+    if options.optimizer != "sgd":
         return torch.zeros_like(x), torch.zeros_like(x)
     return (torch.zeros_like(x),) if options.momentum else ()
 
 
+def shaped(g: Tensor, w: Tensor, options: LocalSteps) -> Tensor:
+    """The gradient that the optimiser sees: cut to a length, and then with the L2 term, in torch's order."""
+    if options.clip:
+        g = g * (options.clip / (torch.linalg.vector_norm(g) + 1e-6)).clamp(max=1.0)  # `clip_grad_norm_`'s constant
+    if options.weight_decay and options.optimizer != "adamw":
+        g = torch.add(g, w, alpha=options.weight_decay)
+    return g
+
+
 def direction(g: Tensor, slots: Slots, i: int, options: LocalSteps) -> tuple[Tensor, Slots]:
     """The step to take for gradient g: g itself, heavy-ball momentum, or Adam with its usual constants."""
-    if options.optimizer == "adam":
+    if options.optimizer != "sgd":
         m = torch.lerp(slots[0], g, 0.1)
         v = torch.lerp(slots[1], g * g, 0.001)
         return (m / (1 - 0.9 ** (i + 1))) / ((v / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8), (m, v)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyfed.algorithms.base import objective_weights, present
+from polyfed.algorithms.server_optimizers import ServerOptimised
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.door import Door
 from polyfed.core.errors import BadInput, nearest
@@ -20,7 +21,7 @@ from polyfed.core.settings import NotNegative, settings
 
 
 @settings
-class Scalarised(Algorithm):
+class Scalarised(ServerOptimised, Algorithm):
     """Several objectives summed under fixed weights.
 
     Args:

@@ -6,7 +6,6 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ class Stacked:
     def __init__(self, problem: Problem, device: torch.device, compiled: bool, some: bool) -> None:
         """some: whether some client lacks an objective."""
         self.problem, self._some = problem, some
-        self.model = copy.deepcopy(problem.model).to(device)
+        self.model = problem.replica(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
         if not self._recurrent:
