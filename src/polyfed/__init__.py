@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from polyfed.algorithms.objectives.fedcmoo import FedCMOOPref as FedCMOOPref
     from polyfed.algorithms.objectives.fmgda import FMGDA as FMGDA
     from polyfed.algorithms.objectives.fmgda import FSMGDA as FSMGDA
+    from polyfed.algorithms.server_optimizers import ServerOptimizer as ServerOptimizer
     from polyfed.algorithms.tasks.mb_sgd import MbSGD as MbSGD
     from polyfed.algorithms.tasks.mocha import CoCoA as CoCoA
     from polyfed.algorithms.tasks.mocha import GlobalModel as GlobalModel
@@ -47,9 +48,12 @@ if TYPE_CHECKING:
     from polyfed.data import Dataset as Dataset
     from polyfed.experiment.api import train as train
     from polyfed.experiment.api import train_many as train_many
+    from polyfed.experiment.loading import Loaded as Loaded
+    from polyfed.experiment.loading import load as load
     from polyfed.layers.attacks import Misreport as Misreport
     from polyfed.layers.faults import Faults as Faults
     from polyfed.layers.network import Network as Network
+    from polyfed.layers.quantise import Quantise as Quantise
     from polyfed.run.callbacks import Callback as Callback
     from polyfed.run.display import Progress as Progress
     from polyfed.run.loop import Result as Result
@@ -64,6 +68,7 @@ _MODULES = {
     "algorithms.objectives.fedavg": ["FedAvg", "FedAvgN", "FedMGDA", "FedMGDAPlus", "FedProx", "MGDAProx"],
     "algorithms.objectives.fedcmoo": ["FedCMOO", "FedCMOOPref"],
     "algorithms.objectives.fmgda": ["FMGDA", "FSMGDA"],
+    "algorithms.server_optimizers": ["ServerOptimizer"],
     "algorithms.tasks.mb_sgd": ["MbSGD"],
     "algorithms.tasks.mocha": ["CoCoA", "GlobalModel", "LocalModels", "MbSDCA", "Mocha"],
     "compress": ["Compressor"],
@@ -77,9 +82,11 @@ _MODULES = {
     "core.source": ["Files", "Source"],
     "data": ["Dataset"],
     "experiment.api": ["train", "train_many"],
+    "experiment.loading": ["Loaded", "load"],
     "layers.attacks": ["Misreport"],
     "layers.faults": ["Faults"],
     "layers.network": ["Network"],
+    "layers.quantise": ["Quantise"],
     "run.callbacks": ["Callback"],
     "run.display": ["Progress"],
     "run.loop": ["Result"],
@@ -90,9 +97,9 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "AFL", "FMGDA", "FSMGDA", "Algorithm", "BadInput", "Callback", "Centralised", "CoCoA", "Compressor", "Dataset",
     "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA", "FedMGDAPlus", "FedProx",
-    "Federation", "GlobalModel", "Layer", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric", "Misreport", "Mocha",
-    "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Result", "Rows",
-    "RunStopped", "SplitMetric", "Weighting", "train", "train_many",
+    "Federation", "GlobalModel", "Layer", "Loaded", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric", "Misreport",
+    "Mocha", "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Quantise", "Result",
+    "Rows", "RunStopped", "ServerOptimizer", "SplitMetric", "Weighting", "load", "train", "train_many",
 ]  # fmt: skip
 
 

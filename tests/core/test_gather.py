@@ -340,7 +340,7 @@ def test_tables_of_other_libraries_serve() -> None:
     mine, theirs = from_frame(targets=["risk", "days"]), from_frame(other, targets=["risk", "days"])
     assert torch.equal(mine.x, theirs.x)
     assert torch.equal(mine.labelled["days"], theirs.labelled["days"])
-    with pytest.raises(BadInput, match=r"Found nan in column 'days', row 0, of 'a' \(4 such rows\)"):
+    with pytest.raises(BadInput, match=r"Found nan in column 'days', row 0, of 'a' \(4 in all\)"):
         from_frame(other, x=["days"])
 
 
@@ -373,7 +373,7 @@ def test_tables_of_other_libraries_serve() -> None:
         (lambda: Federation.from_frame(X, owner="a", x=["b"], targets="c"), "takes a table with named columns"),
         (lambda: from_frame(owner="hospitel"), "no column 'hospitel'. Did you mean 'hospital'"),
         (lambda: from_frame(x=["age", "hospital"]), r"texts in column 'hospital'.*pandas.get_dummies\(df, columns="),
-        (lambda: from_frame(x=["age", "days"]), r"Found nan in column 'days', row 'p0', of 'a' \(4 such rows\)"),
+        (lambda: from_frame(x=["age", "days"]), r"Found nan in column 'days', row 'p0', of 'a' \(4 in all\)"),
         (lambda: from_frame(frame(age=np.inf)), r"Found inf in column 'age', row 'p0', of 'a'"),
         (lambda: from_frame(frame(visits=pd.array([None] * 20, dtype="Int64")), x=["visits"]), "Found nan in column"),
         (lambda: from_frame(x=[]), "x should be a list of columns"),

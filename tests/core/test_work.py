@@ -36,6 +36,10 @@ class VmapClient:
     targets: dict[str, Tensor]
     index: Tensor  # (steps, batch)
 
+    @property
+    def fractions(self) -> Tensor:
+        return self.holds
+
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         def total(x: Tensor) -> tuple[Tensor, Tensor]:
             out = torch.func.functional_call(self.problem.model, self.problem.split(x), (batch.x,))
@@ -52,7 +56,13 @@ class VmapClient:
         return carry
 
 
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"mu": 0.5}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"momentum": 0.9}, {"optimizer": "adam"}, {"mu": 0.5}, {"weight_decay": 0.3, "clip": 0.2},
+        {"optimizer": "adamw", "weight_decay": 0.3, "clip": 0.2},
+    ],
+)  # fmt: skip
 def test_a_work_function_can_be_vmapped(options: dict[str, Any]) -> None:
     problem, federation = small_problem(), small_federation(holds={"left": [True, False, True, True, True, True]})
     request = Request(

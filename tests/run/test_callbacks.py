@@ -24,7 +24,7 @@ class Failing(Callback):
 
 def test_the_round_in_which_a_callback_fails_is_done() -> None:
     callback = Failing()
-    with pytest.raises(RunStopped, match=r"failed in round 2 \(ValueError: no disk\)\. Continue with: \S+ resume r$"):
+    with pytest.raises(RunStopped, match=r"failed in round 2 \(ValueError: no disk\)\. Continue with: polyfed\.train\(\.\.\., out='r', resume=True\)$"):
         train(small_problem(), small_federation(), FedAvg(), rounds=4, out="r", callbacks=[callback])
     found = RunDirectory.open(Path("r")).load()
     assert found is not None

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from polyfed import BadInput, FedAvg, train
 from polyfed.cli import app
 from polyfed.deploy import client
-from polyfed.run import directory, loop
+from polyfed.run import directory
 from polyfed.run.directory import RunDirectory
 from small import small_federation, small_problem
 
@@ -54,8 +54,8 @@ COMMAND = "\nfrom polyfed.cli import main\nmain()\n"
 CTRL_C = """
 from polyfed.run.directory import RunDirectory
 
-def log(self, line, write=RunDirectory.log):
-    write(self, line)
+def log(self, line, clients=None, write=RunDirectory.log):
+    write(self, line, clients)
     if line["round"] == 2:
         signal.raise_signal(signal.SIGINT)
 
@@ -170,10 +170,10 @@ with RunDirectory.open(pathlib.Path("r")).locked():
 
 
 def test_how_to_resume_is_quoted_as_the_system_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    run: Any = SimpleNamespace(directory=SimpleNamespace(path="my runs/it's"))
-    assert loop._Loop._how_to_resume(run) == """Continue with: polyfed resume 'my runs/it'"'"'s'"""
-    monkeypatch.setattr(loop, "os", SimpleNamespace(name="nt"))
-    assert loop._Loop._how_to_resume(run) == '''Continue with: polyfed resume "my runs/it's"'''
+    run = RunDirectory(Path("my runs/it's"))
+    assert run.how_to_resume() == """polyfed resume 'my runs/it'"'"'s'"""
+    monkeypatch.setattr(directory, "os", SimpleNamespace(name="nt"))
+    assert run.how_to_resume() == '''polyfed resume "my runs/it's"'''
 
 
 @pytest.mark.parametrize("missing", ["os.getuid", "socket.AF_UNIX"])

@@ -10,7 +10,7 @@ is -g) and steps itself:
 
 from m = 0 and v = tau^2, the least that the paper allows, without a correction of the bias, as there. 'momentum' is
 FedAvgM (Hsu, Qi, Brown, 2019): m <- beta m + g, x <- x - lr m. Buffers stay as the method gives them. What is
-remembered is in the method's state, under REMEMBERED, and so in the checkpoint.
+remembered is in the run's state beside the method's own, and so in the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.core.algorithm import Algorithm
+from polyfed.core.algorithm import Algorithm, Remembered
 from polyfed.core.hooks import check_hooks
 from polyfed.core.registry import Registry
 from polyfed.core.settings import Positive, choose, settings
 
-Remembered = Mapping[str, Tensor]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

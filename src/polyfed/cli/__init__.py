@@ -12,10 +12,12 @@ import typer.core
 from polyfed.cli.data import data_app
 from polyfed.cli.delta_m import delta_m
 from polyfed.cli.doctor import doctor
+from polyfed.cli.export import export
 from polyfed.cli.flower import flower_app
 from polyfed.cli.gain import gain
 from polyfed.cli.listing import list_
 from polyfed.cli.new import new
+from polyfed.cli.predict import predict
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
 from polyfed.cli.runs import runs_app
@@ -49,6 +51,8 @@ def polyfed(
 app.command()(new)
 app.command()(run)
 app.command()(resume)
+app.command()(predict)
+app.command()(export)
 app.command(name="list")(list_)
 app.add_typer(data_app, name="data")
 app.add_typer(flower_app, name="flower")

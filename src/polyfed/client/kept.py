@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from polyfed.core.federation import Federation
 from polyfed.core.source import Index
@@ -59,13 +62,16 @@ class Kept:
 
     def __call__(self, rows: Index) -> Nested:
         """The x of some rows."""
-        try:
-            places = torch.tensor([self._places[row] for row in rows.tolist()])
-        except KeyError:
-            x = self._federation.read(rows)
-            self._keep(rows, x)
+        places = torch.tensor([self._places.get(row, -1) for row in rows.tolist()])
+        fresh = places < 0
+        if not fresh.any():
+            return mapped(lambda t: t.index_select(0, places.to(t.device)), self._rows)
+        new = rows[fresh.numpy()]
+        x = self._federation.read(new)
+        self._keep(new, x)
+        if len(new) == len(rows):
             return x
-        return mapped(lambda t: t.index_select(0, places.to(t.device)), self._rows)
+        return pytree.tree_map(partial(_merged, fresh=fresh, places=places), self._rows, x)
 
     def _keep(self, rows: Index, x: Nested) -> None:
         with self._lock:
@@ -88,3 +94,12 @@ class Kept:
         self._capacity = room.take(self._federation.size, each)
         self._rows = mapped(lambda t: t.new_empty((self._capacity, *t.shape[1:])), x)
         weakref.finalize(self, room.give, self._capacity * each)
+
+
+def _merged(kept: Tensor, read: Tensor, *, fresh: Tensor, places: Tensor) -> Tensor:
+    """Rows that were kept and rows that were read, in their order."""
+    made = read.new_empty((len(fresh), *read.shape[1:]))
+    fresh, places = fresh.to(read.device), places.to(read.device)
+    made[fresh] = read
+    made[~fresh] = kept[places[~fresh]]
+    return made

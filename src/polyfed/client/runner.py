@@ -76,7 +76,8 @@ class Autograd:
             module._buffers[leaf] = view
         self._mode(train)
         given, named = arguments(self.model, inputs(batch.x, self.problem))
-        return self.model(*given, **named)
+        with self.problem.casting(x.device):
+            return self.model(*given, **named)
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]

@@ -15,6 +15,7 @@ from polyfed.core.problem import Problem
 from polyfed.core.registry import Registry
 
 State = dict[str, Any]  # a tree of tensors, so that a checkpoint needs no help; 'x' and 'buffers' are the model
+Remembered = Mapping[str, Tensor]
 Diagnostics = Mapping[str, Tensor | float | int | str | Mapping[str, Any]]
 
 OURS = ("settings", "server_optimizer")  # of a state: what a method's settings and its server's optimiser keep
@@ -49,7 +50,7 @@ class Algorithm(ABC):
         """Each client's own model, one row each, where the method learns one."""
         return None
 
-    def server_step(self, x: Tensor, proposed: Tensor, kept: Mapping[str, Tensor]) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def server_step(self, x: Tensor, proposed: Tensor, kept: Remembered) -> tuple[Tensor, Remembered]:
         """Where the server goes from x when the round proposes another model, and what it keeps for the next round."""
         return proposed, {}
 

@@ -101,14 +101,20 @@ class Sum:
 @dataclass(frozen=True)
 class Population:
     """What the server knows of one model and its clients: the objectives' names, how many examples each client has,
-    which objectives it holds (clients x objectives), the type that the model is trained in, and which part of its
-    examples has a label for an objective (clients x objectives; as it holds them where no label is missing)."""
+    which objectives it holds (clients x objectives), the type that the model is trained in, which part of its
+    examples has a label for an objective (clients x objectives; as it holds them where no label is missing), and the
+    sizes of the letters that schemas are written in."""
 
     names: Sequence[str]
     examples: NDArray[np.int64]
     holds: NDArray[np.bool_]
     dtype: torch.dtype = torch.float32
     labelled: NDArray[Any] | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+    def sizes(self, request: Request) -> dict[str, int]:
+        """Of all letters in the schema of a reply to this request."""
+        return {**works[request.work].sizes(request.options), **self.dims}
 
     @property
     def fractions(self) -> NDArray[Any]:
@@ -118,7 +124,8 @@ class Population:
     @classmethod
     def of(cls, problem: Problem, federation: Federation) -> Population:
         holds, part = federation.matrix(problem.names), federation.fractions(problem.names)
-        return cls(problem.names, federation.examples, holds, problem.dtype, part if federation.labelled else None)
+        labelled = part if federation.labelled else None
+        return cls(problem.names, federation.examples, holds, problem.dtype, labelled, problem.dims)
 
     def shifted(self, first: int) -> Population:
         """The same clients, numbered from `first` on."""

@@ -257,4 +257,5 @@ def _some(frame: Any, columns: Any) -> Any:
 
 
 def _at(column: Any, row: int) -> Any:
-    return np.asarray(column)[row]
+    found = np.asarray(column)[row]
+    return found.item() if isinstance(found, np.generic) else found

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -138,9 +137,14 @@ class Layers:
         """Those that act on this work."""
         return self.listed if not work.measures else tuple(layer for layer in self.listed if layer.measures)
 
-    def transported(self, work: Work, options: Mapping[str, Any]) -> Fields:
-        """The schema of a reply as it travels."""
-        return reduce(lambda fields, layer: layer.transported(fields), self.on(work), work.fields(options))
+    def transported(self, work: Work, options: Mapping[str, Any], upto: Layer | None = None) -> Fields:
+        """The schema of a reply as it travels, or as it is after one of the layers."""
+        fields = work.fields(options)
+        for layer in self.on(work):
+            fields = layer.transported(fields)
+            if layer is upto:
+                break
+        return fields
 
     def fleet(self, inner: PartFleet) -> PartFleet:
         """The server's halves around a fleet, the first listed outermost."""

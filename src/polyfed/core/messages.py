@@ -29,12 +29,14 @@ DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "float64": torch.float64,
     "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
     "int64": torch.int64,
     "int32": torch.int32,
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_READ = {**_NAMES, torch.bool: "uint8", torch.bfloat16: "int16"}  # as what bytes are read: numpy has no bfloat16
 _MAGIC = b"PF01"
 _PREFIX = struct.Struct("<4sI")  # magic, length of the head
 TICKS = 1 << 20  # exchanges a round has room for
@@ -204,7 +206,8 @@ def preface(head: Mapping[str, Any], arrays: Arrays) -> bytes:
 
 def raw(arrays: Arrays) -> bytes:
     """The second: the arrays' bytes one after another."""
-    return b"".join(a.detach().cpu().contiguous().numpy().tobytes() for a in arrays.values())
+    plain = (a.detach().cpu().contiguous() for a in arrays.values())
+    return b"".join((a.view(torch.int16) if a.dtype == torch.bfloat16 else a).numpy().tobytes() for a in plain)
 
 
 def size(head: Mapping[str, Any], arrays: Arrays) -> int:
@@ -276,7 +279,7 @@ def _arrays(data: memoryview, schema: list[tuple[str, torch.dtype, tuple[int, ..
             raise BadMessage(f"The array {name!r} claims {shown(length)} bytes; the message holds {len(data)} more.")
         if name in arrays:
             raise BadMessage(f"The array {name!r} is there twice; names should differ.")
-        raw = np.frombuffer(data[:length], dtype=np.uint8 if dtype == torch.bool else _NAMES[dtype])
+        raw = np.frombuffer(data[:length], dtype=_READ[dtype])
         if dtype == torch.bool and (raw > 1).any():
             raise BadMessage(f"The array {name!r} is one of bool, whose bytes are 0 or 1; found others.")
         # a copy: aligned, writable, the message can go
@@ -296,7 +299,7 @@ def whole_number(value: object, what: str, *, least: int = 0, most: int = WHOLE)
         least, most: its bounds, both included.
     """
     if isinstance(value, Tensor):
-        known = value.numel() == 1 and value.dtype not in (torch.bool, torch.float16)
+        known = value.numel() == 1 and value.dtype not in (torch.bool, torch.float16, torch.bfloat16)
         value = value.item() if known else tuple(value.shape)
         value = int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= WHOLE else value
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:

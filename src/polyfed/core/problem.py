@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_map_only
 
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.metric import SplitMetric
@@ -268,6 +270,8 @@ class Problem:
         dtype: the type it is trained in, torch.float32 or torch.float64.
         freeze: patterns of the names of parameters that are not trained, besides those that the module has frozen:
             ['*lora_A*'] trains the matrices B of adapters alone (FFA-LoRA).
+        autocast: 'bf16' (or true) computes the module's outputs under `torch.autocast` in bfloat16, in training and in
+            evaluation; parameters, losses and gradients stay float32.
     """
 
     def __init__(
@@ -277,6 +281,7 @@ class Problem:
         dtype: torch.dtype = torch.float32,
         *,
         freeze: Sequence[str] = (),
+        autocast: Literal["bf16"] | bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise BadInput(f"A problem's model should be a torch.nn.Module. Found {shown(model)}.")
@@ -284,7 +289,12 @@ class Problem:
             raise BadInput(f"A problem's objectives should be a list of polyfed.Objective. Found {shown(objectives)}.")
         if dtype not in (torch.float32, torch.float64):
             raise BadInput(f"A problem's dtype should be torch.float32 or torch.float64. Found {shown(dtype)}.")
+        if autocast not in ("bf16", True, False):
+            raise BadInput(f"A problem's autocast should be 'bf16', true or false. Found {shown(autocast)}.")
+        if autocast and dtype != torch.float32:
+            raise BadInput(f"autocast = 'bf16' goes with the dtype float32. Found {dtype}; leave one of them out.")
         self.model = _in_type(_frozen(model, freeze), dtype)
+        self.autocast = bool(autocast)
         self.objectives = tuple(objectives)
         self.names = tuple(o.name for o in self.objectives)
         self.dtype = dtype
@@ -398,8 +408,19 @@ class Problem:
         """How many rows of a batch count for each objective (M,)."""
         return torch.stack([batch.number(label).to(self.dtype) for label in self.labels])
 
+    def casting(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Inside, a module computes in bfloat16 where that is asked for; parameters change, so that no cast is kept."""
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if self.autocast else nullcontext()
+
     def output(self, k: int, outputs: Outputs) -> Any:
-        """What objective k sees of the module's output."""
+        """What objective k sees of the module's output; half precision comes in the problem's type."""
+        found = self._output(k, outputs)
+        return self._widened(found) if isinstance(found, Tensor) else tree_map_only(Tensor, self._widened, found)
+
+    def _widened(self, value: Tensor) -> Tensor:
+        return value.to(self.dtype) if value.dtype in (torch.bfloat16, torch.float16) else value
+
+    def _output(self, k: int, outputs: Outputs) -> Any:
         which = self.objectives[k].output
         if which is not None:
             return picked(outputs, which, self.names[k])

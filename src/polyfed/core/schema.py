@@ -29,7 +29,8 @@ class Field:
 
     Args:
         axes: its axes as letters or numbers, 'M d': d parameters, b buffers, M objectives, K measured values, C counts
-            and S moments of metrics over a whole split, or an integer option of the request.
+            and S moments of metrics over a whole split, or an integer option of the request; 'd/2' is half as long,
+            rounded up.
         dtype: its type by name, 'float64'; empty for the problem's own.
         role: what it means.
         by: the weight it is averaged by, the name of an array with the role 'weight'; empty for arrays that simply
@@ -51,6 +52,7 @@ class Field:
             itself, unless those units are what the server knows.
         lengths: of what is compressed: from the arrays of some clients, these clients and the request to the lengths,
             by objective, of what the server unpacks.
+        packed: of an array that a layer sends in another form: what it is before and after, which the guard looks at.
     """
 
     axes: str = ""
@@ -69,6 +71,7 @@ class Field:
     alike: bool | None = None
     per: str = ""
     lengths: Unpacked | None = None
+    packed: Packed | None = None
 
     @classmethod
     def of(cls, field: Field | str) -> Field:
@@ -84,7 +87,33 @@ class Field:
         return self.axes.split()[:1] == ["M"]
 
     def shape(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(dims[axis] if axis in dims else int(axis) for axis in self.axes.split())
+        return tuple(_size(axis, dims) for axis in self.axes.split())
+
+    def type_for(self, own: torch.dtype) -> torch.dtype:
+        """Its type, where the problem's own is this one."""
+        return DTYPES[self.dtype] if self.dtype else own
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How an array that travels in another form is put back.
+
+    Args:
+        field: what it means to the work and to the method.
+        unpack: from the arrays of some clients, clients first, and its shape and type without them, to the array.
+    """
+
+    field: Field
+    unpack: Callable[[Mapping[str, Tensor], tuple[int, ...], torch.dtype], Tensor]
+
+    def __call__(self, arrays: Mapping[str, Tensor], dims: Mapping[str, int], dtype: torch.dtype) -> Tensor:
+        return self.unpack(arrays, self.field.shape(dims), self.field.type_for(dtype))
+
+
+def _size(axis: str, dims: Mapping[str, int]) -> int:
+    name, _, parts = axis.partition("/")
+    whole = dims[name] if name in dims else int(name)
+    return -(-whole // int(parts)) if parts else whole
 
 
 Fields = Mapping[str, Field]
@@ -100,7 +129,7 @@ weight: Callable[..., Field] = partial(Field, role="weight")
 def schema_of(fields: Fields, dims: Mapping[str, int], dtype: torch.dtype, *, weighed: bool = False) -> Schema:
     """Shape and type of every array that travels; dims gives the letters' sizes."""
     sent = {name: field for name, field in fields.items() if field.in_sums or not weighed}
-    return {name: (f.shape(dims), DTYPES[f.dtype] if f.dtype else dtype) for name, f in sent.items()}
+    return {name: (f.shape(dims), f.type_for(dtype)) for name, f in sent.items()}
 
 
 def weigh(arrays: Mapping[str, Any], fields: Fields) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _refuse_gaps(frame: Any, names: list[str], made: NDArray[Any], of: Callable[
             label = frame.index[row] if hasattr(frame, "index") else row
             raise BadInput(
                 f"The inputs should be finite numbers. Found {made[row, place]} in column {name!r}, row {label!r}"
-                f"{whose} ({len(wrong)} such rows); fill them, or leave the rows out: df.dropna(subset=[{name!r}])."
+                f"{whose} ({len(wrong)} in all); fill them, or leave the rows out: df.dropna(subset=[{name!r}])."
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from polyfed.core.client import all_finite
 from polyfed.core.columns import ROUNDING, SKEW, Bounds, Columns, columns_of
 from polyfed.core.facts import Facts
 from polyfed.core.guard import LIMIT, LOOSE, Guard, Lengths
-from polyfed.core.schema import Field, Fields, Schema
+from polyfed.core.schema import Field, Fields, Schema, schema_of
 
 if TYPE_CHECKING:
     from polyfed.core.fleet import Population, Stack
@@ -65,7 +66,7 @@ class Expected:
 
     Args:
         schema: shapes and types.
-        fields: what each array means, as it travels.
+        fields: what each array means, as it travels. What travels in another form is looked at as it will be unpacked.
         facts: what follows from the problem.
         most: from a client's number of examples to the most that it may count in a mean.
         population: what is known of the clients.
@@ -87,12 +88,18 @@ class Expected:
         measures: bool = False,
         buffers: Tensor | None = None,
     ) -> None:
-        self.schema, self.fields, self.facts, self.population = schema, fields, facts, population
+        self.schema, self.facts, self.population = schema, facts, population
+        self._packed = {name: f.packed for name in schema if (f := fields[name]).packed is not None}
+        self._sizes = population.sizes(request) if self._packed else {}
+        self.fields = {**fields, **{name: packed.field for name, packed in self._packed.items()}}
+        if self._packed:
+            wide = schema_of({n: self.fields[n] for n in self._packed}, self._sizes, population.dtype)
+            schema = {**schema, **wide}
         self.weighed, self.strict, self.limit = request.weighed, guard, LIMIT if guard else math.inf
         self._most, self._measures = cache(most), measures
         self._columns: list[tuple[Columns, slice]] = []
         at = 0
-        for columns in columns_of(schema, fields, facts, request, buffers, guard):
+        for columns in columns_of(schema, self.fields, facts, request, buffers, guard):
             self._columns.append((columns, slice(at, at + columns.width)))
             at += columns.width
         self._first = {c.name: s for c, s in reversed(self._columns)}
@@ -103,7 +110,7 @@ class Expected:
         self._low, self._high = self._low.clip(-finite, finite), self._high.clip(-finite, finite)
         weights = [c.name for c, _ in self._columns if c.kind == "weight"]
         self._weights = {n: 1 + 4 * torch.finfo(schema[n][1]).eps for n in weights}  # n as the client's type rounds it
-        self._tallies = [name for name in schema if fields[name].upto]
+        self._tallies = [name for name in schema if self.fields[name].upto]
         self._grams = [(c, s) for c, s in self._columns if c.kind == "gram"]
         self._sums = [s for c, s in self._columns if c.kind == "sums"] if guard else []
         self._compare(list(self._compared(buffers)), request.shared.get("omega"))
@@ -187,15 +194,16 @@ class Expected:
         most = self._counts(clients)  # all that is known first: a GPU may still be at work
         stakes = self._stakes(clients, most)
         (low, high), units = self._bounded(stakes, most), self._units(stakes, most)
-        table = self._table(stack)
-        bad = self._wrong_tallies(stack) if self._tallies else {}
+        seen = self._unpacked(stack)
+        table = self._table(seen)
+        bad = self._wrong_tallies(seen) if self._tallies else {}
         if self._sums:
             low, high = self._bounded_sums(table, low, high)
         if self._grams:
             bad |= self._wrong_grams(clients, table)
         if not ((table >= low) & (table <= high)).all():  # NaN is neither
-            wrong = self._wrong_entries(stack, table, low, high)
-            bad |= {**wrong, **self._wrong_values(stack), **{c: why for c, why in wrong.items() if WEIGHT in why}}
+            wrong = self._wrong_entries(seen, table, low, high)
+            bad |= {**wrong, **self._wrong_values(seen), **{c: why for c, why in wrong.items() if WEIGHT in why}}
         with np.errstate(invalid="ignore", over="ignore"):  # of those that are left out
             lengths = self._lengths(table, units, clients)
         if self._per is not None:
@@ -205,6 +213,13 @@ class Expected:
         if not bad:
             return stack, lengths
         return stack.drop(bad), lengths[[client not in bad for client in clients]]
+
+    def _unpacked(self, stack: Stack) -> Stack:
+        """The stack as the method will see it."""
+        if not self._packed:
+            return stack
+        wide = {n: packed(stack.arrays, self._sizes, self.population.dtype) for n, packed in self._packed.items()}
+        return replace(stack, arrays={**stack.arrays, **wide})
 
     def _table(self, stack: Stack) -> Lengths:
         some = [columns.see(stack) for columns, _ in self._columns]

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import tomli_w
 
 from polyfed.algorithms import Algorithm, algorithms
-from polyfed.algorithms.server_optimizers import ServerOptimizer, server_optimizers
 from polyfed.algorithms.models.multimodel import MultiModel
+from polyfed.algorithms.server_optimizers import ServerOptimizer, server_optimizers
+from polyfed.callbacks.printer import shown_progress
 from polyfed.compress import Compressor, compressors
 from polyfed.core.code import trusted
 from polyfed.core.engine import Engine, engines
@@ -26,6 +28,7 @@ from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.settings import as_table, check, choose
 from polyfed.experiment.building import assemble, build_engine, check_algorithm, drawn_keys
+from polyfed.experiment.fingerprint import check_fingerprint, fingerprint
 from polyfed.experiment.recording import folder_of, made, recorded, without_record
 from polyfed.experiment.schema import Evaluate, Top
 from polyfed.layers import layers as layer_registry
@@ -57,6 +60,8 @@ def train(
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
+    keep: bool = True,
+    progress: bool = False,
 ) -> Result:
     """Train a problem over a federation and return the model, the history and the run directory.
 
@@ -79,6 +84,8 @@ def train(
         callbacks: who is told of every round.
         out: the run directory; default: a new one under runs/.
         resume: whether a run that stopped in `out` goes on, given the same arguments.
+        keep: whether the run directory stays; if not, nothing is left on the disk, also after an error.
+        progress: whether progress is shown on stderr: a bar in a terminal, plain lines elsewhere.
 
     Returns:
         The trained module, one line of metrics a round, the run's directory, and a summary.
@@ -91,7 +98,7 @@ def train(
         data, settings.top.cohort = data.pooled(), "all"
     plan = settings.plan(one_part(given, data, method), None, layers, callbacks)
     record = recorded(given, data, model_from, data_from)
-    return settings.carry_out(plan, {"algorithm": described(method), **record}, out, resume)
+    return settings.carry_out(plan, {"algorithm": described(method), **record}, Ways(out, resume, keep, progress))
 
 
 @trusted()
@@ -112,6 +119,8 @@ def train_many(
     callbacks: Sequence[Callback | str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     resume: bool = False,
+    keep: bool = True,
+    progress: bool = False,
 ) -> Result:
     """Train all models of a `MultiModel` over one pool of clients.
 
@@ -119,6 +128,7 @@ def train_many(
         algorithm: the models, their methods, and the schedule by which they share the clients.
         federations: each model's data by its name, or one that serves all of them.
         rounds, cohort_always, cohort_never, seed, engine, evaluate, layers, guard: as in `polyfed.train`.
+        keep, progress: as in `polyfed.train`.
         check_rows, callbacks, out, resume: as there, too.
         cohort: clients a round, of all models together.
 
@@ -138,7 +148,35 @@ def train_many(
     models = {
         m: {"algorithm": described(a), **recorded(problem, data[m])} for m, (problem, a) in algorithm.models.items()
     }
-    return settings.carry_out(plan, {"schedule": {"name": algorithm.name}, "models": models}, out, resume)
+    return settings.carry_out(plan, {"schedule": {"name": algorithm.name}, "models": models}, Ways(out, resume, keep, progress))
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a run is kept and watched: out, resume, keep and progress of `train`."""
+
+    out: str | Path | None
+    resume: bool
+    keep: bool
+    progress: bool
+
+    def path(self) -> Path | None:
+        """The run directory, where one is named."""
+        if not self.keep and self.out is not None:
+            raise BadInput(f"keep=False leaves nothing behind, and out names what is kept. Found out={self.out!r}.")
+        return _path(self.out)
+
+    def watched(self, plan: Plan) -> Plan:
+        """The plan with its progress shown, if it is to be; after the others, who may stop the run."""
+        return replace(plan, callbacks=(*plan.callbacks, shown_progress(plan.rounds))) if self.progress else plan
+
+
+def _passing(plan: Plan, settings: dict[str, Any]) -> Result:
+    """A run in a directory that is gone afterwards."""
+    with TemporaryDirectory(prefix="polyfed-", ignore_cleanup_errors=True) as folder:
+        directory = RunDirectory.create(Path(folder) / "run", plan.title, settings)
+        directory.passing = True
+        return execute(plan, directory)
 
 
 @dataclass
@@ -195,21 +233,25 @@ class RunSettings:
             layers=around, callbacks=told, check_rows=top.check_rows,
         )  # fmt: skip
 
-    def carry_out(self, plan: Plan, more: dict[str, Any], out: str | Path | None, resume: bool) -> Result:
+    def carry_out(self, plan: Plan, more: dict[str, Any], ways: Ways) -> Result:
         """Begin the run, or go on with it."""
-        top, path = self.top, _path(out)
+        top, path = self.top, ways.path()
         settings: dict[str, Any] = {"python": True, "rounds": plan.rounds, "seed": top.seed, "cohort": top.cohort}
         settings |= drawn_keys(top)
         if plan.layers.listed:
             settings["layers"] = [{"name": layer_name(layer), **_fields(layer)} for layer in plan.layers.listed]
         settings |= {"engine": self.engine_table, "evaluate": _plain(self._evaluated()), **more}
         settings |= {"folder": folder} if (folder := folder_of(settings)) else {}
-        if resume and path is not None and (path / "experiment.toml").is_file():
+        settings["fingerprint"] = fingerprint(plan.parts)
+        plan = ways.watched(plan)
+        if ways.resume and path is not None and (path / "experiment.toml").is_file():
             directory = RunDirectory.open(path)
             said = check_same_settings(directory, settings)
             result = execute(replace(plan, notes=(*plan.notes, *said)), directory)
-        else:
+        elif ways.keep:
             result = execute(plan, RunDirectory.create(path, plan.title, settings))
+        else:
+            result = _passing(plan, settings)
         if lost := result.summary.get("never_used"):
             warnings.warn(" ".join(lost), RuntimeWarning, stacklevel=4)
         return result
@@ -286,7 +328,8 @@ def check_same_settings(directory: RunDirectory, settings: dict[str, Any]) -> tu
     """A run goes on with the settings it was begun with; only more rounds may be asked for. What is to be said."""
     before, now = without_record(directory.settings()), without_record(tomllib.loads(tomli_w.dumps(settings)))
     check_horizon(now, before.get("rounds"), now.get("rounds"))
-    for key in sorted({*before, *now} - {"rounds", "engine", "guard", "check_rows"}):
+    check_fingerprint(directory.path, before.get("fingerprint", {}), now["fingerprint"])
+    for key in sorted({*before, *now} - {"rounds", "engine", "guard", "check_rows", "fingerprint"}):
         for name, was, given in differences(key, before.get(key), now.get(key)):
             raise BadInput(f"{directory.path} was begun with {name} = {shown(was)}; found {shown(given)}.")
     return guard_note(before, now)

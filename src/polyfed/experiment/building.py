@@ -34,6 +34,7 @@ from polyfed.models import models
 from polyfed.rates import rounds_by
 from polyfed.run.callbacks import Callback, callbacks
 from polyfed.run.optimum import KNOWN, optima
+from polyfed.run.personalised import fine_tuning
 from polyfed.run.plan import Plan, check_parts, check_splits, one_part, pool_size
 
 Loaded = dict[str, tuple[Dataset, Federation, Settings]]
@@ -112,6 +113,8 @@ def assemble(
     size = cohort_size(cohort, pool_size(parts), always, never)
     notes = check_parts(parts, layers, size, schedule, rows=check_rows)
     check_splits(parts, evaluate.get("splits", ()))
+    if evaluate.get("personalise") is not None:
+        evaluate = {**evaluate, "personalise": fine_tuning(evaluate["personalise"], parts)}
     if evaluate.get("optimum") is not None:
         evaluate = {**evaluate, "optimum": optima(evaluate["optimum"], parts)}
     method = parts[""].algorithm if schedule is None else None
@@ -119,12 +122,15 @@ def assemble(
         rounds, note = rounds_by(rounds, sum(int(part.federation.examples.sum()) for part in parts.values()))
         notes.append(note)
     notes += [note for m, part in parts.items() for note in _announced(m, part, rounds, len(parts))]
-    return Plan(
+    made = Plan(
         name=name, title=schedule.name if schedule is not None else "" if method is None else method.title,
         engine_name=engine_name, parts=parts, engine=engine, rounds=rounds, seed=seed, cohort=size, evaluate=evaluate,
         layers=layers, callbacks=callbacks, schedule=schedule, always=tuple(sorted({*always})),
         never=tuple(sorted({*never})), notes=tuple(notes),
     )  # fmt: skip
+    for callback in callbacks:
+        callback.check(made)
+    return made
 
 
 def _announced(model: str, part: Part, rounds: int, models: int) -> list[str]:
@@ -333,7 +339,8 @@ def build_problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem
             raise BadInput(f"The model {shown(name)} cannot be made of {shown(rest)}: {cut(str(error))}.") from error
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"model.name = {name!r} should return a torch.nn.Module. Found {type(model).__name__}.")
-    problem = Problem(model, dataset.objectives, getattr(torch, general.dtype), freeze=general.freeze)
+    dtype = getattr(torch, general.dtype)
+    problem = Problem(model, dataset.objectives, dtype, freeze=general.freeze, autocast=general.autocast)
     return problem, {**general.model_dump(), **resolved}
 
 

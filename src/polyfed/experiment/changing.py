@@ -14,7 +14,7 @@ from polyfed.core.settings import Settings, knows, takes
 from polyfed.experiment.schema import NAMES
 
 Path = tuple[str, ...]
-NESTED = ("weighting", "compress", "regulariser", "server_optimizer")  # tables of [algorithm] that name something themselves
+NESTED = ("weighting", "compress", "regulariser", "server_optimizer")  # tables of [algorithm] that name something
 WORDS = ("name", "rule", "partition")  # keys that are names
 
 

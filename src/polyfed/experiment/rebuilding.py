@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from polyfed.core.algorithm import Algorithm
 from polyfed.core.code import rule_restored
 from polyfed.core.errors import BadInput, cut, shown
 from polyfed.core.federation import Federation
@@ -20,7 +21,7 @@ from polyfed.core.inputs import Inputs
 from polyfed.core.part import Part
 from polyfed.core.problem import LOSSES, Objective, Problem, squared_error
 from polyfed.core.settings import Settings
-from polyfed.experiment.building import rebuild
+from polyfed.experiment.building import build_algorithm, rebuild
 from polyfed.experiment.imports import use_code_of
 from polyfed.experiment.recording import constructor, first_row, made, makers
 
@@ -45,14 +46,26 @@ class Origin:
     @property
     def names(self) -> list[str]:
         """Of the models; one alone is called ''."""
-        if not self.several:
-            return [""]
-        return list(self.settings["models"] if self.python else self._parts)
+        return list(self.settings["models"]) if self.several else [""]
 
     def table(self, name: str) -> Settings:
         """A model's tables."""
         table: Settings = self.settings["models"].get(name, {}) if self.several else self.settings
         return table
+
+    def method(self, name: str) -> str:
+        """What a model's method is called."""
+        return str(self.table(name).get("algorithm", {}).get("name", ""))
+
+    def algorithm(self, name: str) -> Algorithm | None:
+        """A model's method, where its settings are all in the run."""
+        if not self.python:
+            return self._parts[name].algorithm
+        try:
+            with self.code():
+                return build_algorithm(self.table(name).get("algorithm", {}))[0]
+        except BadInput:  # a rule or a weighting that was a function
+            return None
 
     @contextmanager
     def code(self) -> Iterator[None]:
@@ -178,6 +191,10 @@ class Origin:
             return list(self.federation(name).names)
         return list(self.table(name).get("data", {}).get("names", ()))
 
+    def pool(self, name: str) -> int:
+        """How many clients there were; 0 where the run does not say."""
+        return int(self.table(name).get("data", {}).get("clients", 0)) if self.python else len(self.federation(name))
+
 
 def objectives_of(told: Mapping[str, Mapping[str, Any]]) -> list[Objective]:
     """The objectives of a record; a loss that is not known is squared error, for somebody who does not ask."""
@@ -223,8 +240,8 @@ def _from_class(model: Mapping[str, Any], ask: Any) -> nn.Module:
                 raise ask(f"{shown(path)} takes arguments ({cut(', '.join(constructor(kind)), 60)}), not in the run")
             return kind()
         config = json.loads(model["config"])
-        own = getattr(kind, "config_class", None)
-        return kind(own.from_dict(config)) if isinstance(own, type) else kind(**config)
+        own: Any = getattr(kind, "config_class", None)
+        return kind(own.from_dict(config)) if hasattr(own, "from_dict") else kind(**config)
     except BadInput:
         raise
     except Exception as error:  # whatever a user's class does

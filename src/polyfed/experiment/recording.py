@@ -118,6 +118,7 @@ def _model(problem: Problem, model_from: str) -> Settings:
         "class": f"{kind.__module__}:{kind.__qualname__}",
         **({"config": config} if (config := config_of(module)) else {}),
         "dtype": str(problem.dtype).removeprefix("torch."),
+        **({"autocast": "bf16"} if problem.autocast else {}),
         "trained": problem.dim,
         "shapes": {name: list(value.shape) for name, value in module.state_dict().items()},
     }

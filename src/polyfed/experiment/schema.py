@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from polyfed.core.settings import Settings, Table, whole
+from polyfed.core.settings import Positive, Settings, Table, whole
 
 Whole = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -57,11 +57,19 @@ class Top(Table):
     network: Settings | None = None
 
 
+class Personalise(Table):
+    """steps, lr: of a client's fine-tuning before it is measured; without lr, the method's."""
+
+    steps: Whole = 5
+    lr: Positive | None = None
+
+
 class Evaluate(Table):
     """every: rounds between evaluations; the others: what else is measured, by asking clients, and how often.
 
     per_client: every client's own figures, in clients.jsonl and in the result; splits: whose losses and metrics are
-    logged besides; optimum: x*, the path of a model file or 'known', from Python also a tensor or a state dict.
+    logged besides; personalise: how clients fine-tune the model, to be measured with what it becomes, too; optimum: x*,
+    the path of a model file or 'known', from Python also a tensor or a state dict.
     """
 
     every: Whole = 1
@@ -73,6 +81,7 @@ class Evaluate(Table):
     client_stationarity: Annotated[int, Field(ge=0)] = 0
     progress: Annotated[int, Field(ge=0)] = 0
     splits: list[Literal["train", "valid", "test"]] = Field(default_factory=list)
+    personalise: Personalise | None = None
     optimum: Any = None
 
 
@@ -85,12 +94,14 @@ class ObjectiveTable(Table):
 class Model(Table):
     """The keys of [model] beside those of the model itself.
 
-    freeze: patterns of the names of parameters that are not trained.
+    freeze: patterns of the names of parameters that are not trained; autocast: 'bf16' or true computes the module's
+    outputs in bfloat16, where torch.autocast does, beside dtype 'float32'.
     """
 
     name: str
     dtype: Literal["float32", "float64"] = "float32"
     freeze: list[str] = Field(default_factory=list)
+    autocast: Literal["bf16"] | bool = False
 
 
 class ModelTable(Table):

@@ -62,14 +62,27 @@ def show(summary: Mapping[str, Any]) -> None:
         own = split.get(objective.partition("/")[0]) if isinstance(split, Mapping) else ""
         label = f"{objective}, on {own} data" if own else objective
         table.add_row(plain(label), *(_number(name, row.get(name)) for name in metrics))
+    for own, figures in summary.get("personalised", {}).items():  # what each client makes of the model, on its own rows
+        for objective, loss in figures["losses"].items():
+            row = {"loss": loss, **figures["metrics"][objective]}
+            label = f"{objective}, personalised, on {own} data"
+            table.add_row(plain(label), *(_number(name, row.get(name)) for name in metrics))
     console.print(table)
     up, down = decimal(summary["bytes_up"]), decimal(summary["bytes_down"])
     engine = visible(summary["engine"])
     console.print(f"{summary['seconds']:.1f} s on engine {engine}; {up} up, {down} down", end="")
     console.print(f"; {summary['failures']} replies failed" if summary["failures"] else "")
-    for sentence in summary.get("never_used", ()):
+    for sentence in _sentences(summary):
         console.print(visible(sentence), soft_wrap=True)
     console.print(f"run: {visible(summary['run'])}", soft_wrap=True)
+
+
+def _sentences(summary: Mapping[str, Any]) -> list[str]:
+    """What is said below the table."""
+    said = [summary["stopped"]] if "stopped" in summary else []
+    if best := summary.get("best"):
+        said += [f"Best: round {best['round']}, {best['by']} {best['value']:.6g} (best.safetensors)."]
+    return [*said, *summary.get("never_used", ()), *summary.get("callbacks_failed", ())]
 
 
 def plain(text: str) -> Text:

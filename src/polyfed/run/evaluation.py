@@ -23,6 +23,7 @@ from polyfed.core.messages import Option, Request
 from polyfed.core.metric import SplitMetric
 from polyfed.core.problem import Problem
 from polyfed.metrics import improved_share, spread, weighted_mean
+from polyfed.run.personalised import FineTuning
 from polyfed.run.wholesplit import Bounds, SplitTotals, by_objective, defined
 from polyfed.weights import min_norm
 
@@ -63,8 +64,8 @@ class Evaluation:
     clients: also ask each client about its own rows, for the spread of every figure over them; per_client: for every
     client's own figures, which go into a file of their own; improved: ask the round's participants whether the new
     model is no worse for them, by the function they train on, sum_s omega_s f_is; splits: whose losses and metrics are
-    logged besides; optimum: a model x*, 'x' and 'buffers', that every evaluation measures the distance and FMGDA's
-    Delta_Q to.
+    logged besides; personalise: how clients fine-tune the model, to be measured with what it becomes, too; optimum: a
+    model x*, 'x' and 'buffers', that every evaluation measures the distance and FMGDA's Delta_Q to.
     The others are rounds between measurements, 0 for never. On all clients' full data, stationarity: |J w*| with
     min-norm weights, after the round; own_stationarity: |J lambda| at the round's start, with the method's own weights
     (FMGDA's d-bar); client_stationarity: the shortest convex combination of the gradients of the clients'
@@ -83,6 +84,7 @@ class Evaluation:
     client_stationarity: int = 0
     progress: int = 0
     splits: Sequence[str] = ()
+    personalise: FineTuning | None = None
     optimum: Mapping[str, Tensor] | None = None
     weighting: str = "uniform"
     _least: Tensor | None = field(default=None, init=False, repr=False)  # f_s(x*)
@@ -235,20 +237,35 @@ class Evaluation:
                 figures[split] = self._figures(self._ask(split, state, fleet, personal))
         if self.splits:
             found["splits"] = {split: figures[split].lines() for split in self.splits}
+        if self.personalise is not None:
+            found["personalised"] = self._personalised(self.personalise, state, fleet)
         return {**figures[main].lines(), "split": main, **found}
+
+    def _personalised(self, tuning: FineTuning, state: State, fleet: Door) -> dict[str, Any]:
+        """The same figures of what the model becomes on each client's rows, by the split that it is measured on."""
+        shared = {**_model(state), "omega": tuning.weights(self.problem)}
+        options = {**tuning.options(fleet), **self._wanted(tuning.split)}
+        clients = self._with_rows(tuning.split, fleet)
+        asked = self._answers(clients, Request("personalise", shared, options=options), fleet, each=self.clients)
+        spread = {"clients": self._spread(self._tables(asked), asked.heard, asked.clients)} if self.clients else {}
+        return {tuning.split: {**self._figures(asked).lines(), **spread}}
 
     def _by_client(self, asked: Asked, split: str, clients: int) -> dict[str, Any]:
         """The spread of every figure over the clients, every client's own, and the rows that both are of."""
         if not self.clients and not self.per_client:
             return {}
-        whole = asked.whole.rows(len(asked.clients))
-        tables = [self._table(v, h, w) for v, h, w in zip(asked.values, asked.heard, whole, strict=True)]
+        tables = self._tables(asked)
         found: dict[str, Any] = {"clients_split": split}
         if self.clients:
             found["clients"] = self._spread(tables, asked.heard, asked.clients)
         if self.per_client:
             found["per_client"] = self._each(tables, asked.clients, clients)
         return found
+
+    def _tables(self, asked: Asked) -> list[Table]:
+        """Every client's own figures."""
+        whole = asked.whole.rows(len(asked.clients))
+        return [self._table(v, h, w) for v, h, w in zip(asked.values, asked.heard, whole, strict=True)]
 
     def _own(self, shared: dict[str, Tensor]) -> Figures:
         assert self._runner is not None
@@ -272,19 +289,23 @@ class Evaluation:
         return everyone if rows is None else [c for c in everyone if c >= len(rows) or rows.length[c]]
 
     def _ask(self, split: str, state: State, fleet: Door, personal: Personal | None, *, each: bool = False) -> Asked:
-        """Every client's sums over the rows of a split; each: whether its own figures of the whole split are wanted.
-
-        Statistics are added up as they come: a histogram of every client at once would fill the memory.
-        """
+        """Every client's sums over the rows of a split; each: whether its own figures of the whole split are wanted."""
         clients = self._with_rows(split, fleet)
         own_models = personal(state, clients) if personal else None
         sent = {} if own_models is None else {"x": own_models.to(self.problem.dtype)}
         shared = {name: a for name, a in _model(state).items() if name not in sent}
+        return self._answers(clients, Request("evaluate", shared, sent, self._wanted(split)), fleet, each=each)
+
+    def _answers(self, clients: list[int], request: Request, fleet: Door, *, each: bool) -> Asked:
+        """What clients measure; each: whether every client's own figures of the whole split are wanted.
+
+        Statistics are added up as they come: a histogram of every client at once would fill the memory.
+        """
         whole = SplitTotals(self.problem, each=each)
         answered: list[int] = []
         values: list[Tensor] = []
         heard: list[Tensor] = []
-        for stack in fleet.ask(clients, Request("evaluate", shared, sent, self._wanted(split))):
+        for stack in fleet.ask(clients, request):
             whole.add(stack.arrays)
             answered.extend(stack.clients)
             values.append(stack["values"].double())

@@ -38,7 +38,7 @@ from polyfed.run.clients import ByClient
 from polyfed.run.directory import BEST, RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
 from polyfed.run.failing import mostly_failed, never_used, plain_names
-from polyfed.run.plan import Plan, qualified_weight
+from polyfed.run.plan import Plan
 from polyfed.run.process import Interruptions, interruptible, one_thread
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
@@ -59,7 +59,7 @@ class Result:
         run: the run's directory; None where it was not kept.
         summary: the last figures, bytes and seconds, and the model's checksum.
         clients: with evaluate.per_client, every client's own figures at the last evaluation: by objective and name, an
-            array with an entry for each client, NaN where there is none.
+            array with an entry for each client, in the order of their numbers and names, NaN where there is none.
         best_model: with the callback BestModel, the model of the best round, which summary['best'] names.
     """
 
@@ -408,7 +408,7 @@ class _Loop:
             for key, value in figures.items():
                 if isinstance(value, Tensor) and value.shape == (len(names),):
                     row: Any = {qualified(m, n): v for n, v in zip(names, value.tolist(), strict=True)}
-                elif key == "splits":
+                elif key in ("splits", "personalised"):
                     row = {s: _merged(table.get(key, {}).get(s, {}), self._named({m: t})) for s, t in value.items()}
                 elif m:
                     row = {qualified(m, n): v for n, v in value.items()} if key in BY_OBJECTIVE else {m: value}
@@ -489,8 +489,7 @@ class _Loop:
 
     def _end(self, states: States) -> Result:
         weights = self.plan.weights(states)
-        extras = {m: method.extras(states[m]) for m, method in self.methods.items()}
-        saved = {**weights, **{qualified_weight(m, n): v for m, more in extras.items() for n, v in more.items()}}
+        saved = self.plan.saved(states)
         history = self.directory.history()
         summary = self._summary(history, states, hashlib.sha256(model_bytes(saved)).hexdigest())
         self.directory.finish(saved, summary)
@@ -547,6 +546,7 @@ class _Loop:
             **({"callbacks_failed": list(self.warned.values())} if self.warned else {}),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
+            **({"personalised": own} if (own := last.get("personalised")) else {}),
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),
             "model_sha256": sha256,
             **more,
@@ -560,8 +560,8 @@ def _sound(a: Tensor) -> bool:
 
 def _of_part(evaluate: Mapping[str, Any], part: str) -> dict[str, Any]:
     """The settings of one part's evaluation."""
-    optimum = evaluate.get("optimum")
-    return {**evaluate, "optimum": None if optimum is None else optimum[part]}
+    by_part = {key: evaluate.get(key) for key in ("optimum", "personalise")}
+    return {**evaluate, **{key: None if every is None else every[part] for key, every in by_part.items()}}
 
 
 def _one_word(split: Any) -> Any:

@@ -71,6 +71,12 @@ class Plan:
         every = {m: part.problem.state_dict(states[m]["x"], states[m]["buffers"]) for m, part in self.parts.items()}
         return {qualified_weight(m, n): value for m, weights in every.items() for n, value in weights.items()}
 
+    def saved(self, states: Mapping[str, State]) -> dict[str, Tensor]:
+        """What the model file holds: the weights, and what the methods add to them."""
+        extras = {m: method.extras(states[m]) for m, method in self.methods().items()}
+        more = {qualified_weight(m, n): value for m, arrays in extras.items() for n, value in arrays.items()}
+        return {**self.weights(states), **more}
+
     def module(self) -> nn.Module:
         """A module that takes these weights: the model, or an `nn.ModuleDict` of all of them."""
         if self.schedule is None:
@@ -199,7 +205,8 @@ def apart(problems: Sequence[tuple[str, Problem]]) -> dict[str, Problem]:
     found: dict[str, Problem] = {}
     for name, problem in problems:
         again = id(problem.model) in seen
-        found[name] = Problem(copy.deepcopy(problem.model), problem.objectives, problem.dtype) if again else problem
+        own = problem.objectives, problem.dtype
+        found[name] = Problem(copy.deepcopy(problem.model), *own, autocast=problem.autocast) if again else problem
         seen.add(id(problem.model))
     return found
 

@@ -54,6 +54,7 @@ def _cases() -> dict[str, Case]:
     model = problem.initial()
     trained = {**model, "omega": torch.tensor([0.4, 0.6], dtype=torch.float64)}
     local = {"lr": 0.1, "steps": 3, "batch_size": 5, "weight": "size"}
+    adamw = {"optimizer": "adamw", "weight_decay": 0.3, "clip": 0.2}
     size = {"rows": 2, "columns": problem.dim, "over": "all"}
     sketch = {**local, "compress": {"name": "sketch", "width": 8}, **size}
     exact = {**local, "compress": {"name": "exact"}, **size}
@@ -71,6 +72,7 @@ def _cases() -> dict[str, Case]:
         "sgd": Case("sgd", options=local, shared=trained),
         "sgd in epochs": Case("sgd", options={**local, "steps": 0, "epochs": 2}, shared=trained),
         "sgd with momentum": Case("sgd", options={**local, "momentum": 0.9, "mu": 0.1}, shared=trained),
+        "adamw, clipped": Case("sgd", options={**local, **adamw}, shared=trained),
         "jacobian": Case("jacobian", options=sketch, shared=model),
         "residual": Case("residual", options=exact, shared={**model, "h.H": zeros}),
         "sgd-jacobian": Case("sgd-jacobian", options=sketch, shared=trained),
@@ -84,6 +86,7 @@ def _cases() -> dict[str, Case]:
         "evaluate": Case("evaluate", options={"split": "train"}, shared=model),
         "whole split": Case("evaluate", TASKS, {"split": "train", "statistics": True}, of_task),
         "progress": Case("progress", options={"work": "sgd", "options": local}, shared=trained),
+        "personalise": Case("personalise", options={**local, **adamw, "split": "train"}, shared=trained),
         "moments": Case("moments", TASKS),
         "task-gradient": Case("task-gradient", TASKS, task, each={**node, **budget}),
         "sdca": Case("sdca", TASKS, {**task, "gamma": 1.0}, each=sdca),

@@ -45,9 +45,14 @@ class EvaluateOptions:
 )  # fmt: skip
 def evaluate(client: GradientClient, request: Request, options: EvaluateOptions) -> Arrays:
     """Sums over the rows of a split of every objective's loss and metrics, and how many rows there were."""
+    return evaluated_at(client, request["x"], request["buffers"], options)
+
+
+def evaluated_at(client: GradientClient, x: Tensor, buffers: Tensor, options: EvaluateOptions) -> Arrays:
+    """The reply to `evaluate` at any model."""
     if not options.statistics:
-        return measured(client, request, options.split)._asdict()
-    sums, counts, moments = _whole_split(client, request, options.split)
+        return measured_at(client, x, buffers, options.split)._asdict()
+    sums, counts, moments = _whole_split(client, x, buffers, options.split)
     return {**sums._asdict(), "counts": counts, "moments": moments}
 
 
@@ -112,12 +117,12 @@ def measured_at(client: GradientClient, x: Tensor, buffers: Tensor, split: str) 
     return client.loop(step, Sums.none(client, x), epochs=1, batch_size=ROWS, split=split, shuffle=False)
 
 
-def _whole_split(client: GradientClient, request: Request, split: str) -> tuple[Sums, Tensor, Tensor]:
+def _whole_split(client: GradientClient, x: Tensor, buffers: Tensor, split: str) -> tuple[Sums, Tensor, Tensor]:
     """The same, and the counts (C,) and moments (S,) of metrics of the whole split, by one pass over its rows."""
-    x, dims = request["x"], client.problem.dims
+    dims = client.problem.dims
 
     def step(carry: tuple[Sums, Tensor, Tensor], batch: Batch, i: int) -> tuple[Sums, Tensor, Tensor]:
-        values, counts, moments = client.measure_split(x, request["buffers"], batch)
+        values, counts, moments = client.measure_split(x, buffers, batch)
         return carry[0].plus(client, batch, values), carry[1] + counts, carry[2] + moments
 
     counts = torch.zeros(dims["C"], dtype=KINDS[True], device=x.device)

@@ -36,7 +36,7 @@ class LocalSteps:
         steps, epochs: so many steps, or so many passes over the rows.
         batch_size: rows of a batch, 0 for all.
         optimizer, momentum: plain SGD, with momentum, Adam, or AdamW.
-        weight_decay: with 'adamw' what a step takes from the weights, times lr; else that of an L2 term in the gradient.
+        weight_decay: with 'adamw' the part of w that a step takes off, times lr; else of an L2 term in the gradient.
         clip: the longest gradient of a step, 0 for any.
         weight: what the client counts in a mean, 1 ('uniform') or its number of examples ('size').
         mu: the strength of a proximal term mu/2 |w - x|^2.

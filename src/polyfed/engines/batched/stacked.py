@@ -57,7 +57,8 @@ class Stacked:
         given, named = arguments(self.model, mapped(self._input, batch.x))
 
         def outputs(x: Tensor) -> Outputs:
-            return functional_call(self.model, self.problem.split(x), given, named)
+            with self.problem.casting(x.device):
+                return functional_call(self.model, self.problem.split(x), given, named)
 
         if self._recurrent:  # vmap has no rule for such a layer, but below a gradient, without cuDNN, it comes apart
             with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():

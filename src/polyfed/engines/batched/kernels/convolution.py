@@ -114,6 +114,8 @@ def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor
 
 
 convolve.register_autograd(_backward, setup_context=_keep)
+for _device in ("cpu", "cuda"):  # the kernels are of float32: under autocast, too
+    convolve.register_autocast(_device, torch.float32)
 
 
 def _together(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:

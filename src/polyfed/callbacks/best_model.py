@@ -1,0 +1,104 @@
+"""The model of the best round, in the run beside the last one's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from polyfed.callbacks.checked import checked
+from polyfed.callbacks.criterion import Combined, Preference, Reference, Split
+from polyfed.callbacks.judging import Judging
+from polyfed.core.errors import BadInput
+from polyfed.run.callbacks import RunView, callbacks
+from polyfed.run.directory import BEST, KEEP, model_bytes, write
+
+if TYPE_CHECKING:
+    from polyfed.run.loop import Result
+    from polyfed.run.plan import Plan
+
+
+@callbacks("best-model")
+@checked
+class BestModel(Judging):
+    """Keeps the model of the round that was best at its evaluation, as best.safetensors and `result.best_model`.
+
+    While the run goes on, the models that its checkpoints name are in best/.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: str = "",
+        metric: str = "loss",
+        preference: Preference | None = None,
+        combined: Combined = "max",
+        reference: Reference | None = None,
+        split: Split = "",
+    ) -> None:
+        super().__init__(
+            objective=objective, metric=metric, preference=preference, combined=combined, reference=reference,
+            split=split,
+        )  # fmt: skip
+        self._folder = Path()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._named: list[int] = []  # the rounds that checkpoints name, newest first
+
+    def check(self, plan: Plan) -> None:
+        super().check(plan)
+        if sum(isinstance(callback, BestModel) for callback in plan.callbacks) > 1:
+            raise BadInput("A run keeps one best model. Found BestModel twice; leave one of them out.")
+
+    def on_start(self, run: RunView) -> None:
+        super().on_start(run)
+        self._folder = run.path / "best"
+        if self.round and not self._file(self.round).is_file():
+            raise BadInput(
+                f"The best model of {run.path}, that of round {self.round}, is not in {self._folder}; put it back, or "
+                "go on without BestModel."
+            )
+
+    def on_evaluation(self, run: RunView, line: Mapping[str, Any]) -> None:
+        if self.improves(run, line):
+            self._folder.mkdir(exist_ok=True)
+            write(self._file(self.round), model_bytes(run.plan.saved(run.states)))
+
+    def tree(self) -> dict[str, Any]:
+        """For the next checkpoint; what neither it nor those before it name is removed."""
+        self._named = [self.round, *self._named][: KEEP + 1]  # should this one not be written, two others stand
+        kept = {self._file(round) for round in self._named}
+        for file in [file for file in self._folder.glob("round-*.safetensors") if file not in kept]:
+            file.unlink()
+        return {**super().tree(), "named": torch.tensor(self._named)}
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        super().load(tree)
+        self._named = tree["named"].tolist()
+
+    def summary(self, run: RunView) -> Mapping[str, Any]:
+        data = self._published(run)
+        if not data:
+            return {}
+        sha256 = hashlib.sha256(data).hexdigest()
+        return {"best": {"round": self.round, "value": self.value, "by": str(self.criterion), "model_sha256": sha256}}
+
+    def on_end(self, run: RunView, result: Result | None) -> None:
+        if result is None:
+            self._published(run)
+
+    def _published(self, run: RunView) -> bytes:
+        """The best model under the name by which it is looked for; nothing where no round was the best."""
+        if not self.round:
+            (run.path / BEST).unlink(missing_ok=True)
+            return b""
+        data = self._file(self.round).read_bytes()
+        write(run.path / BEST, data)
+        return data
+
+    def _file(self, round: int) -> Path:
+        return self._folder / f"round-{round:08d}.safetensors"
