@@ -62,13 +62,11 @@ class World:
         return np.array([len(self.X[i]) if by == "size" else 1 for i in clients], dtype=float)
 
     def problem(self) -> Problem:
-        model = nn.Linear(len(self.start), 1, bias=False)
-        problem = Problem(
-            model, [Objective(n, "binary" if s % 2 else "squared") for s, n in enumerate(self.names)], torch.float64
-        )
+        model = nn.Linear(len(self.start), 1, bias=False).double()
         with torch.no_grad():
             model.weight.copy_(torch.from_numpy(self.start).reshape(1, -1))
-        return problem
+        objectives = [Objective(n, "binary" if s % 2 else "squared") for s, n in enumerate(self.names)]
+        return Problem(model, objectives, torch.float64)
 
     def federation(self) -> Federation:
         """The clients, and two rows at the server: evaluation asks nobody."""

@@ -223,6 +223,7 @@ def test_commands_run(path: Path, place: Path) -> None:
     shutil.copytree(ROOT / "experiments", "experiments")
     rng, subject = np.random.default_rng(0), np.repeat(np.arange(1, 31), 8)  # data for mocha-figure3
     write_har(place / "har_smartphones" / "har_inertial.npz", rng.normal(size=(240, 9, 128)), subject % 6, subject)
+    Path("rows.csv").write_text("\n".join([",".join(["0.5"] * 112)] * 3))  # two-digits' pictures, for predict
     text = "".join(block.code for block in blocks(path, "bash")).replace("\\\n", " ")
     with own_module():
         for line in text.splitlines():

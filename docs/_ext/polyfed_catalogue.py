@@ -34,6 +34,8 @@ USED_AS = {  # where its name stands in an experiment
 EXAMPLES = {  # what has to stand beside a name
     "weightings fixed": {"weights": "[0.7, 0.3]"},
     "layers misreport": {"clients": "[0, 1]"},
+    "callbacks time-budget": {"seconds": "3600"},
+    "callbacks byte-budget": {"bytes": "1e9"},
     "datasets nodes": {"clients": "4", "shape": "[10]", "objectives": "{ click = 2 }"},
     "datasets tridiagonal": {"partition": '"natural"'},
     "partitions natural": {"name": '"synthetic"'},
@@ -71,7 +73,7 @@ INTRODUCED = {
     "engines": "Where clients work: see [Engines and speed](../../guides/engines.md).",
     "layers": "What stands between a method and its clients: see [Architecture](../../architecture.md).",
     "rules": "Step sizes, batches and radii as a theorem has them: see [Rates and rules](../../guides/rates.md).",
-    "callbacks": "What watches a run, and may stop it: see [Add your own](../../guides/add.md).",
+    "callbacks": "What watches a run, and may stop it: see [Watch, stop, keep the best](../../guides/loop.md).",
 }
 
 

@@ -109,5 +109,5 @@ def test_a_best_model_that_is_gone_is_said() -> None:
 
 
 def test_one_is_enough() -> None:
-    with pytest.raises(BadInput, match="A run keeps one best model. Found BestModel twice"):
+    with pytest.raises(BadInput, match=r"A run keeps one best model. Found BestModel twice"):
         trained(BestModel(), BestModel(metric="accuracy"))

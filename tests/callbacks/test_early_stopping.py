@@ -93,7 +93,10 @@ def test_what_does_not_go_with_the_run_is_refused_before_it_is_begun(settings: d
         ({"patience": 0}, r"EarlyStopping.patience should be greater than or equal to 1. Found 0."),
         ({"min_delta": -1.0}, "EarlyStopping.min_delta should be"),
         ({"patiense": 3}, "Unknown key 'EarlyStopping.patiense'. Did you mean 'patience'?"),
-        ({"metric": "accuracy", "preference": {"left": 1.0}}, "judged by one thing. Found objective or metric and pref"),
+        (
+            {"metric": "accuracy", "preference": {"left": 1.0}},
+            "by one thing. Found objective or metric and pref",
+        ),
     ],
 )
 def test_settings_are_checked_in_python_too(settings: dict[str, Any], says: str) -> None:

@@ -75,6 +75,12 @@ def trained(mine: Any, **more: Any) -> polyfed.Loaded:
     return polyfed.load(result.run)
 
 
+def save(**arrays: Any) -> None:
+    """data.npz, 'far' under the name that it has as a part of 'rest'."""
+    named: Any = {"rest.far" if name == "far" else name: a for name, a in arrays.items()}
+    np.savez("data.npz", **named)
+
+
 def predict(*words: str) -> Any:
     return CliRunner().invoke(app, ["predict", "run", *words])
 
@@ -141,17 +147,17 @@ def test_arrays_of_any_structure_go_in_by_name(mine: Any) -> None:
     x = {"token": tokens, "rest": {"far": np.ones((12, 3), dtype=np.float32)}}
     federation = Federation.from_arrays(x, {"y": tokens % 3}, clients=3)
     train(Problem(mine.Parts(), [Objective("y", "cross-entropy")]), federation, FedAvg(), rounds=1, out="run")
-    np.savez("data.npz", **{"token": [1.0, 4.0], "rest.far": np.ones((2, 3)), "unused": np.zeros(9)})
+    save(token=[1.0, 4.0], far=np.ones((2, 3)), unused=np.zeros(9))
     done = predict("data.npz")
     assert done.exit_code == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
     Path("data.csv").write_text("1,2,3,4\n")
     assert "no columns of a table: give an .npz file" in failed("data.csv")
-    np.savez("data.npz", token=[1.5], **{"rest.far": np.ones((1, 3))})
+    save(token=[1.5], far=np.ones((1, 3)))
     assert "'token' should be of type int64" in failed("data.npz")
-    np.savez("data.npz", token=[1], **{"rest.far": np.ones((1, 4))})
+    save(token=[1], far=np.ones((1, 4)))
     assert "shape (3,), as the run's data had. Found (4,)" in failed("data.npz")
-    np.savez("data.npz", token=[9], **{"rest.far": np.ones((1, 3))})
+    save(token=[9], far=np.ones((1, 3)))
     assert "cannot be applied to the data: IndexError" in failed("data.npz")
 
 

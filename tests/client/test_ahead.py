@@ -96,11 +96,11 @@ def test_what_is_kept_is_read_once_and_by_this_thread() -> None:
     assert sorted(source.read_rows) == list(range(200))
     mixed = np.array([199, 250, 3])
     assert reader(mixed)[:, 0].tolist() == mixed.tolist()
-    assert reader.has(mixed)
+    assert reader.find(mixed) is not None
 
 
 def test_readers_of_a_process_share_the_room_and_give_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = kept.EXTRA + 4
+    each = 4
     room = Room(450 * each)
     monkeypatch.setattr(kept, "ROOM", room)
     one, other = (Kept(federation(Slow())) for _ in range(2))
@@ -108,9 +108,10 @@ def test_readers_of_a_process_share_the_room_and_give_it_back(monkeypatch: pytes
         for reader in (one, other):
             for index in batches(40):
                 assert reader(index)[:, 0].tolist() == index.tolist()
-    assert one.has(np.arange(400))
-    assert other.has(np.arange(50))
-    assert not other.has(np.arange(60))
+    assert one.find(np.arange(400)) is not None
+    assert other.find(np.arange(50)) is not None
+    assert other.find(np.arange(60)) is None
+    assert other(np.array([390, 3, 390]))[:, 0].tolist() == [390, 3, 390]
     assert room.left == 0
     del one, other, reader
     assert room.left == 450 * each

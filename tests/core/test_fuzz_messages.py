@@ -27,13 +27,15 @@ _REAL = [
     Request("sgd", {"x": torch.ones(3)}, {"w": torch.ones(1, 2)}, {"lr": 0.1, "compress": {"name": "sketch"}},
             folded=torch.tensor([3])).row(0).encode(),
     encode({"client": 3, "state": True}, {"state.n": torch.zeros(2, 2, dtype=torch.float64)}),
+    Reply({"delta": torch.ones(5, dtype=torch.bfloat16), "half": torch.ones(3, dtype=torch.float16)}).encode(),
+    Reply({"delta": torch.ones(3, dtype=torch.uint8), "delta.scale": torch.ones(())}).encode(),
 ]  # fmt: skip
 
 numbers = (
     st.integers(-3, 9) | st.integers(-(2**80), 2**80) | st.floats() | st.sampled_from([2**31, 2**62, 2**63, 10**400])
 )
 texts = st.text(max_size=6) | st.sampled_from(
-    ["float32", "bool", "x", "when", "work", "each", "\u00b2", "\ud800", "9" * 5000]
+    ["float32", "bool", "bfloat16", "float16", "x", "when", "work", "each", "\u00b2", "\ud800", "9" * 5000]
 )
 plain = st.none() | st.booleans() | numbers | texts
 anything = st.recursive(plain, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4))

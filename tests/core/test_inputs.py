@@ -11,7 +11,7 @@ import torch
 from polyfed import BadInput, Federation
 from polyfed.core.inputs import Inputs, by_path, features_of
 
-NESTED = {"ids": torch.zeros(3, 4, dtype=torch.int64), "more": (torch.ones(3), {"deep": torch.ones(3, 2)})}
+NESTED: dict[str, Any] = {"ids": torch.zeros(3, 4, dtype=torch.int64), "more": (torch.ones(3), {"deep": torch.ones(3, 2)})}
 
 
 def test_nested_arrays_have_names_and_come_back() -> None:
@@ -51,7 +51,7 @@ def test_numbers_go_into_the_types_of_the_run() -> None:
 
 def test_arrays_that_are_missing_or_of_other_lengths_are_named() -> None:
     inputs = Inputs.of({"left": torch.zeros(1, 2), "right": torch.zeros(1)})
-    with pytest.raises(BadInput, match="should have the array 'right'. Did you mean 'rigth'"):
+    with pytest.raises(BadInput, match=r"should have the array 'right'. Did you mean 'rigth'"):
         inputs.checked({"left": np.zeros((1, 2)), "rigth": np.zeros(1)})
     with pytest.raises(BadInput, match="one row per example"):
         inputs.checked({"left": np.zeros((2, 2)), "right": np.zeros(1)})

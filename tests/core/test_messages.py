@@ -211,5 +211,24 @@ def test_a_request_without_its_parts_is_refused() -> None:
 
 
 def test_types_that_do_not_travel_are_named() -> None:
-    with pytest.raises(BadMessage, match="bfloat16"):
-        encode({}, {"x": torch.zeros(1, dtype=torch.bfloat16)})
+    with pytest.raises(BadMessage, match=r"bfloat16.*; found torch\.complex64"):
+        encode({}, {"x": torch.zeros(1, dtype=torch.complex64)})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (5, 3)])
+def test_half_precision_keeps_every_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """All kinds of bits, not a number and infinity among them, however the array lies in memory."""
+    bits = torch.randint(-(2**15), 2**15, shape, generator=torch.Generator().manual_seed(0)).to(torch.int16)
+    a = bits.view(dtype)
+    data = Reply({"a": a.T if a.dim() == 2 else a}).encode()
+    assert len(data) == Reply({"a": a.T if a.dim() == 2 else a}).nbytes
+    back = Reply.decode(data).arrays["a"]
+    assert back.dtype == dtype
+    assert torch.equal((back.T if a.dim() == 2 else back).contiguous().view(torch.int16), bits)
+
+
+def test_half_precision_is_no_count() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        with pytest.raises(BadMessage, match="whole number"):
+            whole_number(torch.ones((), dtype=dtype), "count")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import json
 import shutil
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from torch import nn
 
@@ -20,9 +23,11 @@ from golden_runs import DIGITS, TASKS
 from polyfed import BadInput, FedAvg, Federation, Mocha, MultiModel, Objective, Problem, Result, train, train_many
 from polyfed.algorithms import algorithms
 from polyfed.core import code
+from polyfed.core.registry import forget
 from polyfed.experiment.building import plan
 from polyfed.run.directory import RunDirectory
 from polyfed.run.format import FORMAT
+from polyfed.run.history import History
 from polyfed.run.loop import execute
 from small import small_federation
 
@@ -89,11 +94,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A user's module, in a folder above the runs."""
     (tmp_path / "loaded_mine.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    import importlib
-
     yield importlib.import_module("loaded_mine")
     sys.modules.pop("loaded_mine")
-    polyfed.core.registry.forget("loaded_mine")
+    forget("loaded_mine")
 
 
 # runs of the command line
@@ -158,7 +161,7 @@ def test_several_models_come_back_as_a_module_dict(schedule: str) -> None:
     assert loaded.personal(1, model="t").training is False
     with pytest.raises(BadInput, match=r"Say which model of the run is meant, one of \['q', 't'\]. Found none"):
         loaded.predict(np.zeros((1, 4)))
-    with pytest.raises(BadInput, match="Did you mean 'q'|Found 'p'"):
+    with pytest.raises(BadInput, match=r"Did you mean 'q'|Found 'p'"):
         loaded.predict(np.zeros((1, 4)), model="p")
 
 
@@ -172,13 +175,13 @@ def test_a_given_model_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_stopped_gives_its_newest_checkpoint() -> None:
     result = ran(experiment("mocha"))
     for name in ("result.json", "model.safetensors"):
-        (result.run / name).unlink()
+        Path("run", name).unlink()
     loaded = polyfed.load(result.run)
     assert same(loaded.model, result.model)
     assert loaded.round == 2
     assert loaded.summary == {}
     assert same(loaded.personal(1), loaded.personal(1))
-    shutil.rmtree(result.run / "checkpoints")
+    shutil.rmtree(Path("run/checkpoints"))
     with pytest.raises(BadInput, match="has no model yet"):
         polyfed.load(result.run)
 
@@ -221,7 +224,7 @@ def test_another_models_file_is_refused() -> None:
 
 @pytest.mark.parametrize("run", ["nowhere", 3])
 def test_what_is_no_run_is_a_sentence(run: Any) -> None:
-    with pytest.raises(BadInput, match="is not a run|should be the path"):
+    with pytest.raises(BadInput, match=r"is not a run|should be the path"):
         polyfed.load(run)
 
 
@@ -229,7 +232,8 @@ def test_what_is_no_run_is_a_sentence(run: Any) -> None:
 
 
 def python_run(problem: Any, **more: Any) -> Result:
-    return train(problem, more.pop("federation", small_federation()), FedAvg(local_steps=1), rounds=1, **more)
+    federation = more.pop("federation", small_federation())
+    return train(problem, federation, FedAvg(local_steps=1), rounds=1, out=more.pop("out", "run"), **more)
 
 
 def classes(*names: str) -> list[Objective]:
@@ -262,7 +266,7 @@ def test_a_class_with_arguments_nobody_kept_is_asked_for(mine: Any) -> None:
     assert same(polyfed.load(result.run, model=mine.Shy()).model, result.model)
     with pytest.raises(BadInput, match=r"is not the one that .* trained: 'weight' has the shape \(2, 5\)"):
         polyfed.load(result.run, model=mine.Shy(5, 2))
-    with pytest.raises(BadInput, match="is not the one that .* trained: it has no 'bias'"):
+    with pytest.raises(BadInput, match=r"is not the one that .* trained: it has no 'bias'"):
         polyfed.load(result.run, model=nn.Linear(5, 3, bias=False))
 
 
@@ -284,8 +288,9 @@ def test_a_class_of_a_function_is_asked_for() -> None:
 
 def test_functions_make_problem_and_data_again(mine: Any) -> None:
     for problem, federation in ((mine.problem, mine.federation), ("loaded_mine:problem", "loaded_mine:federation")):
+        shutil.rmtree("run", ignore_errors=True)
         result = python_run(problem, federation=federation)
-        told = tomllib.loads((result.run / "experiment.toml").read_text())
+        told = tomllib.loads(Path("run/experiment.toml").read_text())
         assert told["model"]["from"] == "loaded_mine:problem"
         assert told["data"]["from"] == "loaded_mine:federation"
         loaded = polyfed.load(result.run)
@@ -304,21 +309,22 @@ def test_own_losses_are_asked_for_with_the_problem(mine: Any) -> None:
 
 @pytest.mark.parametrize("given", ["loaded_mine:bad", "loaded_mine", "nowhere:x", 3, nn.Linear(1, 1)])
 def test_what_makes_no_problem_is_a_sentence(mine: Any, given: Any) -> None:
-    with pytest.raises(BadInput, match="problem|cannot be imported"):
+    with pytest.raises(BadInput, match=r"problem|cannot be imported"):
         python_run(given)
-    assert not Path("runs").exists()
+    assert not Path("run").exists()
 
 
 def test_a_hugging_face_model_is_made_from_its_config() -> None:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
+    bert: Any = importlib.import_module("transformers")
+    config = bert.BertConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3
     )
     tokens = np.random.default_rng(0).integers(1, 20, (12, 6))
     x = {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
     federation = Federation.from_arrays(x, {"topic": tokens[:, 0] % 3}, clients=3)
-    problem = Problem(BertForSequenceClassification(config), [Objective("topic", "cross-entropy", output="logits")])
+    problem = Problem(
+        bert.BertForSequenceClassification(config), [Objective("topic", "cross-entropy", output="logits")]
+    )
     result = python_run(problem, federation=federation)
     with pytest.raises(BadInput, match=r"allow_code=\['transformers'\]"):
         polyfed.load(result.run)
@@ -330,8 +336,8 @@ def test_a_hugging_face_model_is_made_from_its_config() -> None:
 
 
 def test_several_models_of_python(mine: Any) -> None:
-    models = {"a": (Problem(mine.Net(), classes("left")), FedAvg()), "b": (Problem(mine.Shy(), classes("left")), FedAvg())}
-    result = train_many(MultiModel(models), small_federation(), rounds=1)
+    models = {name: (Problem(kind(), classes("left")), FedAvg()) for name, kind in (("a", mine.Net), ("b", mine.Shy))}
+    result = train_many(MultiModel(models), small_federation(), rounds=1, out="run")
     with pytest.raises(BadInput, match="takes arguments"):
         polyfed.load(result.run)
     with pytest.raises(BadInput, match=r"a dict with the run's models, \['a', 'b'\]"):
@@ -344,15 +350,17 @@ def test_several_models_of_python(mine: Any) -> None:
 def test_a_stopped_run_of_python(mine: Any) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     federation = Federation.from_arrays(x, {"y": x[:, 0] > 0}, owner=np.repeat(["n", "m"], 20))
-    result = train(Problem(nn.Linear(3, 1), [Objective("y", "binary")]), federation, Mocha(loss="logistic"), rounds=2)
+    result = train(
+        Problem(nn.Linear(3, 1), [Objective("y", "binary")]), federation, Mocha(loss="logistic"), rounds=2, out="run"
+    )
     whole = polyfed.load(result.run, model=nn.Linear(3, 1))
     for name in ("result.json", "model.safetensors"):
-        (result.run / name).unlink()
+        Path("run", name).unlink()
     loaded = polyfed.load(result.run, model=nn.Linear(3, 1))
     assert same(loaded.model, result.model)
     assert same(loaded.personal("m"), whole.personal("m"))
     assert same(loaded.personal("m"), loaded.personal(0))  # names are in sorted order
-    with pytest.raises(BadInput, match="client should be a number below 2, or a client's name. Found 'o'"):
+    with pytest.raises(BadInput, match=r"client should be a number below 2, or a client's name. Found 'o'"):
         loaded.personal("o")
 
 
@@ -362,7 +370,7 @@ def test_a_stopped_run_of_python(mine: Any) -> None:
 def test_code_beside_nothing_is_refused(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = python_run(Problem(mine.Net(), classes("left")))
     away = tmp_path.parent / f"{tmp_path.name}-away"
-    shutil.copytree(result.run, away / "run")
+    shutil.copytree("run", away / "run")
     monkeypatch.chdir(away)
     with pytest.raises(BadInput, match=r"may be anybody's; if you trust it, add allow_code=\['loaded_mine'\]"):
         polyfed.load("run")
@@ -372,8 +380,8 @@ def test_code_beside_nothing_is_refused(mine: Any, tmp_path: Path, monkeypatch: 
 def test_a_class_that_is_no_module_is_refused(mine: Any) -> None:
     result = python_run(Problem(mine.Net(), classes("left")))
     for name in ("experiment.toml", "started.toml"):
-        text = (result.run / name).read_text()
-        (result.run / name).write_text(text.replace("loaded_mine:Net", "loaded_mine:bad"))
+        text = Path("run", name).read_text()
+        Path("run", name).write_text(text.replace("loaded_mine:Net", "loaded_mine:bad"))
     with pytest.raises(BadInput, match=r"should be a torch\.nn\.Module"):
         polyfed.load(result.run)
 
@@ -396,8 +404,8 @@ def test_loading_draws_no_random_numbers(mine: Any) -> None:
 
 
 def test_a_run_of_python_says_what_it_was_of(mine: Any) -> None:
-    result = python_run(Problem(mine.Net(), classes("left")), evaluate={"every": 2})
-    told = tomllib.loads((result.run / "started.toml").read_text())
+    python_run(Problem(mine.Net(), classes("left")), evaluate={"every": 2})
+    told = tomllib.loads(Path("run/started.toml").read_text())
     assert told["model"]["class"] == "loaded_mine:Net"
     assert told["model"]["trained"] == 5 * 4 + 4 + 4 * 3 + 3
     assert told["model"]["shapes"]["body.0.weight"] == [4, 5]
@@ -412,8 +420,6 @@ def test_a_run_of_python_from_before_the_record_resumes(mine: Any) -> None:
     result = python_run(Problem(mine.Net(), classes("left")), out="run")
     told = tomllib.loads(Path("run/experiment.toml").read_text())
     kept = {key: told[key] for key in ("python", "rounds", "seed", "cohort", "engine", "algorithm")}
-    import tomli_w
-
     for name in ("experiment.toml", "started.toml"):
         Path("run", name).write_text(tomli_w.dumps(kept))
     again = python_run(Problem(mine.Net(), classes("left")), out="run", resume=True)
@@ -434,4 +440,61 @@ def test_history_as_a_table() -> None:
 def test_history_without_pandas_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(BadInput, match="pip install pandas"):
-        polyfed.run.history.History([{"round": 1}]).to_pandas()
+        History([{"round": 1}]).to_pandas()
+
+
+# the best model, frozen parameters, adapters
+
+
+def test_the_best_model_comes_back() -> None:
+    worse = {"name": "fedavg", "lr": 5.0, "local_steps": 1}  # each round, so that the last is not the best
+    settings = {"data": {"name": "quadratic", "clients": 6, "dim": 4}, "model": {"name": "point", "dtype": "float64"}}
+    best = {"name": "best-model", "objective": "f1"}
+    made, resolved = plan("e", {**settings, "rounds": 3, "cohort": 6, "algorithm": worse, "callbacks": [best]})
+    result = execute(made, RunDirectory.create(Path("run"), "e", {"name": "e", **resolved}))
+    loaded = polyfed.load("run", best=True)
+    assert result.best_model is not None
+    assert same(loaded.model, result.best_model)
+    assert loaded.round == result.summary["best"]["round"] < 3
+    shutil.copy("run/model.safetensors", "run/best.safetensors")
+    with pytest.raises(BadInput, match="checksums differ"):
+        polyfed.load("run", best=True)
+    shutil.rmtree("run")
+    ran(experiment("fedavg"))
+    with pytest.raises(BadInput, match="kept no best model"):
+        polyfed.load("run", best=True)
+
+
+def test_what_was_frozen_is_frozen_again(mine: Any) -> None:
+    problem = Problem(mine.Net(), classes("left"), freeze=["body.*"])
+    result = python_run(problem)
+    loaded = polyfed.load("run")
+    assert same(loaded.model, result.model)
+    assert [n for n, p in loaded.model.named_parameters() if p.requires_grad] == [
+        "heads.left.weight",
+        "heads.left.bias",
+    ]
+    assert loaded.problem.dim == problem.dim
+    for name in ("result.json", "model.safetensors"):
+        Path("run", name).unlink()
+    given = problem.model  # a checkpoint has what was trained alone
+    assert same(polyfed.load("run", model=given).model, result.model)
+
+
+def test_adapters_come_back_over_their_base() -> None:
+    peft: Any = importlib.import_module("peft")
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+    def adapted() -> nn.Module:
+        made: nn.Module = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(r=2, target_modules=["0", "2"]))
+        return made
+
+    result = python_run(Problem(adapted(), classes("left")))
+    loaded = polyfed.load("run", model=adapted())
+    x = torch.randn(3, 5)
+    with torch.no_grad():
+        assert torch.equal(loaded.model(x), result.model(x))
+    assert loaded.predict(x)["left"].shape == (3,)
+    with pytest.raises(BadInput, match="is not the one that"):
+        polyfed.load("run", model=copy.deepcopy(base))

@@ -318,11 +318,11 @@ def test_two_digits_at_8_bits_is_as_accurate() -> None:
     problem, _ = build_problem({"name": "mlp", "hidden": [64]}, dataset, 0)
     method = FedCMOO(lr=0.3, server_lr=1.2, local_steps=10, batch_size=32)
     plain, packed = (
-        train(problem, federation, method, rounds=8, evaluate={"every": 8}, layers=layers, out=None).summary
+        train(problem, federation, method, rounds=6, cohort=8, evaluate={"every": 6}, layers=layers).summary
         for layers in ([], [Quantise(bits=8)])
     )
     for name in ("left", "right"):
         before, after = (summary["objectives"][name]["accuracy"] for summary in (plain, packed))
-        assert before > 0.6
+        assert before > 0.5
         assert abs(before - after) <= 0.01
     assert packed["bytes_up"] < 0.3 * plain["bytes_up"]

@@ -107,7 +107,7 @@ def test_fewer_rounds_than_are_done_and_another_model_are_refused(run: RunDirect
     with pytest.raises(BadInput, match=r"at least what the run r has done, 3. Found 2"):
         resumed(2)
     wider = Headed(nn.Sequential(nn.Linear(5, 9), nn.Tanh()), {name: nn.Linear(9, 3) for name in ("left", "right")})
-    with pytest.raises(BadInput, match=r"r is a run of another model: it has .*\(102,\)"):
+    with pytest.raises(BadInput, match=r"r is a run of another model: its arrays have other names or sh"):
         train(Problem(wider, small_problem().objectives), small_federation(), FedAvg(), rounds=3, out="r", resume=True)
     resumed()
 
@@ -125,7 +125,7 @@ def test_a_disk_that_takes_no_more(
     with monkeypatch.context() as patched:
         patched.setattr(Path if operation == "open" else os, operation, full)
         with pytest.raises(
-            RunStopped, match=r"cannot be written: .*'polyfed resume r' goes on from the last checkpoint"
+            RunStopped, match=r"cannot be written: .*train\(\.\.\., out='r', resume=True\) goes on from the last ch"
         ):
             run.save(4, {"state": {"x": torch.ones(2)}})
         with pytest.raises(RunStopped, match="cannot be written"):

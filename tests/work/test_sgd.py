@@ -109,11 +109,11 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(BadInput, match="momentum is SGD's; leave it out, or set optimizer = 'sgd'. Found 'adamw'"):
+    with pytest.raises(BadInput, match=r"momentum is SGD's; leave it out, or set optimizer = 'sgd'. Found 'adamw'"):
         FedAvg(optimizer="adamw", momentum=0.9)
-    with pytest.raises(BadInput, match="clip should be greater than 0. Found 0"):
+    with pytest.raises(BadInput, match=r"clip should be greater than 0. Found 0"):
         FedAvg(clip=0)
-    with pytest.raises(BadInput, match="weight_decay should be greater than or equal to 0. Found -1"):
+    with pytest.raises(BadInput, match=r"weight_decay should be greater than or equal to 0. Found -1"):
         FedAvg(weight_decay=-1)
 
 
@@ -122,5 +122,5 @@ def test_settings_that_mean_nothing_are_refused() -> None:
 )
 def test_a_theorem_about_plain_sgd_is_about_nothing_else(more: dict[str, Any]) -> None:
     method = algorithms["fmgda"](lr={"rule": "fmgda-corollary-2", "L": 1.0}, **more)
-    with pytest.raises(BadInput, match="is about plain SGD.*leave out weight_decay, clip and server_optimizer"):
+    with pytest.raises(BadInput, match=r"is about plain SGD.*leave out weight_decay, clip and server_optimizer"):
         train(small_problem(), small_federation(), method, rounds=100)

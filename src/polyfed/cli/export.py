@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from polyfed.cli.common import AllowCode, errors_as_sentences
-from polyfed.cli.predict import Client, Model, Run, number_or_name
+from polyfed.cli.predict import Best, Client, Model, Run, number_or_name
 from polyfed.core.code import ALLOW
 
 
@@ -17,10 +17,12 @@ def export(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="model.pt2 (torch.export) or model.onnx.")],
     model: Model = None,
     client: Client = None,
+    best: Best = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Write a run's model for other programs, checked against the model."""
     with errors_as_sentences():
         from polyfed.experiment.loading import load_run
 
-        load_run(path, None, allow_code or (), ALLOW).export(out, model=model, client=number_or_name(client))
+        loaded = load_run(path, None, best, allow_code or (), ALLOW)
+        loaded.export(out, model=model, client=number_or_name(client))

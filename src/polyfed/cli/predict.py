@@ -15,6 +15,7 @@ from polyfed.core.errors import BadInput
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")]
 Model = Annotated[str | None, typer.Option("--model", help="Which, of several models.")]
 Client = Annotated[str | None, typer.Option(help="Whose own model, by number or name (many tasks).")]
+Best = Annotated[bool, typer.Option("--best", help="The model of the best round (callback best-model).")]
 
 
 def predict(
@@ -26,6 +27,7 @@ def predict(
     proba: Annotated[bool, typer.Option("--proba", help="Probabilities in place of classes.")] = False,
     model: Model = None,
     client: Client = None,
+    best: Best = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Apply a run's model to rows: an objective a column."""
@@ -37,7 +39,7 @@ def predict(
             check_ending(out, "--out")
             if out.resolve() == data.resolve():
                 raise BadInput(f"--out should be another file than the data. Found {out} for both.")
-        loaded = load_run(path, None, allow_code or (), ALLOW)
+        loaded = load_run(path, None, best, allow_code or (), ALLOW)
         rows = read_rows(data, loaded.inputs(model))
         found = loaded.predict(rows, model=model, client=number_or_name(client), proba=proba)
         classes = loaded.classes(model)

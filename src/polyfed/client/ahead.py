@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from torch import Tensor
+
 from polyfed.client.kept import Kept
 from polyfed.core.source import Index
 from polyfed.core.structure import Nested, leaves
@@ -22,24 +24,29 @@ def read_ahead(read: Kept, batches: Iterable[Index]) -> Generator[tuple[Index, N
     process could be forked around.
 
     Args:
-        read: from row numbers to their examples; called by several threads, but here for what it keeps.
+        read: from row numbers to their examples; called by several threads, and for rows that it keeps by this one.
         batches: the row numbers of each batch.
     """
     coming = iter(batches)
-    waiting: deque[tuple[Index, Future[Nested] | None]] = deque()
-    with ThreadPoolExecutor(THREADS, "polyfed-read") as pool:
-        try:
-            depth = 1  # until the size of a batch is known
-            while True:
-                while len(waiting) <= depth and (index := next(coming, None)) is not None:
-                    waiting.append((index, None if read.has(index) else pool.submit(read, index)))
-                if not waiting:
-                    return
-                index, future = waiting.popleft()
-                x = read(index) if future is None else future.result()
-                depth = _depth(x)
-                yield index, x
-        finally:
+    waiting: deque[tuple[Index, Tensor | Future[Nested]]] = deque()
+    pool: ThreadPoolExecutor | None = None
+    depth = 0  # until the size of a batch is known: one is read ahead
+    try:
+        while True:
+            while len(waiting) <= (depth or 1) and (index := next(coming, None)) is not None:
+                found: Tensor | Future[Nested] | None = read.find(index)
+                if found is None:
+                    pool = pool or ThreadPoolExecutor(THREADS, "polyfed-read")
+                    found = pool.submit(read, index)
+                waiting.append((index, found))
+            if not waiting:
+                return
+            index, source = waiting.popleft()
+            x = read.kept(source) if isinstance(source, Tensor) else source.result()
+            depth = depth or _depth(x)
+            yield index, x
+    finally:
+        if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
 

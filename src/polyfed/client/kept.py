@@ -6,6 +6,7 @@ import threading
 import weakref
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -15,7 +16,6 @@ from polyfed.core.source import Index
 from polyfed.core.structure import Nested, leaves, mapped
 
 MOST = 64 << 20  # bytes that all readers of a process keep together
-EXTRA = 200  # bytes that a row takes besides its own, to be found again
 
 
 class Room:
@@ -51,55 +51,62 @@ class Kept:
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
-        self._places: dict[int, int] = {}  # row -> where it is kept
+        self._places: Index | None = None  # of each row, where it is kept, counted from 1; 0 where it is not
         self._rows: Nested = None
-        self._capacity = 0
+        self._capacity = self._used = 0
         self._lock = threading.Lock()
 
-    def has(self, rows: Index) -> bool:
-        """Whether all of some rows are kept, so that reading them takes no time."""
-        return all(map(self._places.__contains__, rows.tolist()))
+    def find(self, rows: Index) -> Tensor | None:
+        """Where some rows are kept, if all of them are: then `kept` has them, without reading."""
+        places = None if self._places is None else self._places[rows]
+        return None if places is None or not places.all() else torch.from_numpy(places - 1)
+
+    def kept(self, places: Tensor) -> Nested:
+        """The x of rows that are kept in these places."""
+        return mapped(lambda t: t.index_select(0, places.to(t.device)), self._rows)
 
     def __call__(self, rows: Index) -> Nested:
         """The x of some rows."""
-        places = torch.tensor([self._places.get(row, -1) for row in rows.tolist()])
-        fresh = places < 0
-        if not fresh.any():
-            return mapped(lambda t: t.index_select(0, places.to(t.device)), self._rows)
-        new = rows[fresh.numpy()]
+        if (found := self.find(rows)) is not None:
+            return self.kept(found)
+        places = np.zeros_like(rows) if self._places is None else self._places[rows]
+        new = rows[places == 0]
         x = self._federation.read(new)
         self._keep(new, x)
         if len(new) == len(rows):
             return x
-        return pytree.tree_map(partial(_merged, fresh=fresh, places=places), self._rows, x)
+        return pytree.tree_map(partial(_merged, places=torch.from_numpy(places - 1)), self._rows, x)
 
     def _keep(self, rows: Index, x: Nested) -> None:
         with self._lock:
-            if self._rows is None:
+            if self._places is None:
                 self._begin(x)
-            if len(self._places) == self._capacity:
+            assert self._places is not None
+            _, which = np.unique(rows, return_index=True)
+            which = which[self._places[rows[which]] == 0][: self._capacity - self._used]
+            if not len(which):
                 return
-            new = {row: i for i, row in enumerate(rows.tolist()) if row not in self._places}
-            some = dict(list(new.items())[: self._capacity - len(self._places)])
-            at = slice(len(self._places), len(self._places) + len(some))
-            which = list(some.values())
+            at = slice(self._used, self._used + len(which))
             for own, t in zip(leaves(self._rows), leaves(x), strict=True):
-                own[at] = t[which]
-            self._places.update(zip(some, range(at.start, at.stop), strict=True))  # last: others look without the lock
+                own[at] = t[torch.from_numpy(which)]
+            self._used = at.stop
+            self._places[rows[which]] = np.arange(at.start, at.stop) + 1  # last: others look without the lock
 
     def _begin(self, x: Nested) -> None:
         """Makes room, once it is known what a row is like; pages that are never written take no memory."""
-        each = EXTRA + sum(t[0].numel() * t.element_size() for t in leaves(x))
+        each = sum(t[0].numel() * t.element_size() for t in leaves(x))
         room = ROOM
         self._capacity = room.take(self._federation.size, each)
         self._rows = mapped(lambda t: t.new_empty((self._capacity, *t.shape[1:])), x)
+        self._places = np.zeros(self._federation.size, dtype=np.int64)
         weakref.finalize(self, room.give, self._capacity * each)
 
 
-def _merged(kept: Tensor, read: Tensor, *, fresh: Tensor, places: Tensor) -> Tensor:
-    """Rows that were kept and rows that were read, in their order."""
-    made = read.new_empty((len(fresh), *read.shape[1:]))
-    fresh, places = fresh.to(read.device), places.to(read.device)
+def _merged(kept: Tensor, read: Tensor, *, places: Tensor) -> Tensor:
+    """Rows that were kept, and rows that were read as they were not (-1), in their order."""
+    made = read.new_empty((len(places), *read.shape[1:]))
+    places = places.to(read.device)
+    fresh = places < 0
     made[fresh] = read
     made[~fresh] = kept[places[~fresh]]
     return made

@@ -1,4 +1,4 @@
-"""failures/ of a run: the tracebacks of what went wrong, the first few that differ, where it happened on this machine."""
+"""failures/ of a run: the tracebacks of what went wrong on this machine, the first few that differ."""
 
 from __future__ import annotations
 

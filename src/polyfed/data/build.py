@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ def federate(
         raise BadInput(f"Each client should have a row; {empty} of {len(rows)} have none: use fewer clients.")
     train, for_valid, for_test = split(rows, valid, test, generator(seed, "split"))
     return Federation(
-        x=dataset.x,
+        x=_resident(dataset.x),
         targets={name: torch.from_numpy(np.asarray(t)) for name, t in dataset.targets.items()},
         train=train if skew == 1 else skewed(train, skew, skew_share, generator(seed, "skew")),
         valid=for_valid if valid else None,
@@ -113,6 +113,15 @@ def skewed(train: Rows, ratio: float, share: float, rng: Rng) -> Rows:
     exponent[largest] = 0
     keep = np.round(train.length[largest] * ratio**-exponent).astype(np.int64)
     return Rows(train.order, train.start, np.clip(keep, 1, train.length))
+
+
+def _resident(x: Any) -> Any:
+    """Arrays of the cache are memory maps; as plain arrays over the same pages, they are taken for data in memory."""
+    if isinstance(x, Mapping):
+        return {name: _resident(part) for name, part in x.items()}
+    if isinstance(x, tuple | list):
+        return tuple(_resident(part) for part in x)
+    return np.asarray(x) if isinstance(x, np.memmap) else x
 
 
 def _rotation(dataset: Dataset, degrees: float) -> Rotation:

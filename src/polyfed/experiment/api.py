@@ -148,7 +148,8 @@ def train_many(
     models = {
         m: {"algorithm": described(a), **recorded(problem, data[m])} for m, (problem, a) in algorithm.models.items()
     }
-    return settings.carry_out(plan, {"schedule": {"name": algorithm.name}, "models": models}, Ways(out, resume, keep, progress))
+    more = {"schedule": {"name": algorithm.name}, "models": models}
+    return settings.carry_out(plan, more, Ways(out, resume, keep, progress))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from polyfed.core.inputs import Inputs
 from polyfed.core.problem import Problem
 from polyfed.experiment.exporting import export
 from polyfed.experiment.predicting import predict
-from polyfed.experiment.rebuilding import Origin
+from polyfed.experiment.rebuilding import Origin, around
 from polyfed.experiment.weights import TASKS, Arrays, from_checkpoint, of_model, restored, saved_weights
 from polyfed.run.clients import ByClient
 from polyfed.run.directory import RunDirectory
@@ -30,9 +30,10 @@ ALLOW = "if you trust it, add allow_code=['{package}']"
 
 
 def load(
-    run: str | Path,
+    run: str | Path | None,
     *,
     model: nn.Module | Problem | Mapping[str, Any] | None = None,
+    best: bool = False,
     allow_code: Sequence[str] = (),
 ) -> Loaded:
     """A run from its directory: its model, its figures, and where they can be made again its problem and its data.
@@ -44,28 +45,30 @@ def load(
     Args:
         run: the run's directory. One that stopped gives the model of its newest checkpoint.
         model: the module, of the class and sizes that were trained; its weights do not matter. Or a problem. Of several
-            models, a dict of them by name.
+            models, a dict of them by name. Of adapters (peft), the base with its weights: a run keeps the adapters.
+        best: whether the model of the best round is loaded, which the callback 'best-model' keeps.
         allow_code: packages whose code the run may name, besides what lies in the folder it was started from, if that
             is above the run or the one that one stands in: a run's directory may be anybody's.
     """
-    return load_run(run, model, allow_code, ALLOW)
+    return load_run(run, model, best, allow_code, ALLOW)
 
 
-def load_run(run: Any, model: Any, allow_code: Sequence[str], remedy: str) -> Loaded:
+def load_run(run: Any, model: Any, best: bool, allow_code: Sequence[str], remedy: str) -> Loaded:
     """As `load` says; remedy: how a sentence says that a package is allowed."""
     if not isinstance(run, str | Path):
-        raise BadInput(f"run should be the path of a run's directory. Found {shown(run)}.")
+        raise BadInput(f"run should be the path of a run's directory, which it kept. Found {shown(run)}.")
     directory = RunDirectory.open(Path(run))
     origin = Origin(directory.path, directory.started(), allow_code, remedy)
     given = _given(model, origin)
     problems = {name: one for name, one in given.items() if isinstance(one, Problem)}
     modules = {name: one.model if isinstance(one, Problem) else one for name, one in given.items()}
     modules |= {name: origin.module(name) for name in origin.names if name not in modules}
+    modules = {name: origin.frozen(name, module) for name, module in modules.items()}
     summary = directory.result()
-    if summary is None:
+    if summary is None and not best:
         round, arrays = from_checkpoint(directory, _parts(origin, modules, problems))
     else:
-        round, arrays = int(summary["rounds"]), saved_weights(directory)
+        round, arrays = saved_weights(directory, summary or {}, best)
     found = {
         name: restored(module, of_model(arrays, name), directory.path, ":" in origin.method(name))
         for name, module in modules.items()
@@ -212,14 +215,12 @@ class Loaded:
 
     def _problem(self, name: str) -> Problem:
         if name in self._problems:
-            given = self._problems[name]
-            return Problem(self.modules[name], given.objectives, given.dtype)
+            return around(self.modules[name], self._problems[name])
         return self.origin.problem(name, self.modules[name])
 
     def _judged(self, name: str, module: nn.Module) -> Problem:
         if name in self._problems:
-            given = self._problems[name]
-            return Problem(module, given.objectives, given.dtype)
+            return around(module, self._problems[name])
         return self.origin.judged(name, module)
 
     def _name(self, model: str | None) -> str:

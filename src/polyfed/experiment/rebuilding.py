@@ -3,6 +3,7 @@ for, and only by code that is allowed."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,15 +95,23 @@ class Origin:
         with self.code():
             return _from_class(model, self._ask_for_model)
 
+    def frozen(self, name: str, module: nn.Module) -> nn.Module:
+        """The module with those parameters frozen that the run did not train; a copy, where that changes anything."""
+        told = set(self.table(name).get("model", {}).get("frozen", ())) if self.python else set()
+        if not any(n in told and p.requires_grad for n, p in module.named_parameters()):
+            return module
+        made = copy.deepcopy(module)
+        for n, p in made.named_parameters():
+            p.requires_grad_(p.requires_grad and n not in told)
+        return made
+
     def problem(self, name: str, module: nn.Module) -> Problem:
         """The problem, around a module."""
         if not self.python:
-            problem = self._parts[name].problem
-            return Problem(module, problem.objectives, problem.dtype)
+            return around(module, self._parts[name].problem)
         table = self.table(name)
         if "from" in table.get("model", {}):
-            problem = self._problem(table["model"])
-            return Problem(module, problem.objectives, problem.dtype)
+            return around(module, self._problem(table["model"]))
         told = table.get("objectives", {})
         if not told:
             raise BadInput(f"{self.path} does not say what its objectives were; give polyfed.load(..., model=problem).")
@@ -111,7 +120,7 @@ class Origin:
                 f"The objective {shown(some)} of {self.path} has functions of its own, which a run cannot keep; give "
                 "polyfed.load(..., model=problem), or train with a function that makes the problem."
             )
-        return Problem(module, objectives_of(told), _dtype(table["model"]))
+        return _recorded(module, told, table["model"])
 
     def judged(self, name: str, module: nn.Module) -> Problem:
         """A problem that knows what each objective sees of the output, whether its loss is known or not."""
@@ -124,7 +133,7 @@ class Origin:
                 f"{self.path} does not say what its objectives see of the model's output; give polyfed.load(..., "
                 "model=problem)."
             )
-        return Problem(module, objectives_of(told), _dtype(table["model"]))
+        return _recorded(module, told, table["model"])
 
     def _problem(self, model: Mapping[str, Any]) -> Problem:
         with self.code():
@@ -170,7 +179,7 @@ class Origin:
         function = told.get("prepare")
         if function is None:
             return None
-        if _own(function):
+        if str(function).startswith("<"):
             raise BadInput(
                 f"The data of {self.path} had a prepare, {shown(function)}, which cannot be imported: write it as a "
                 "function of a module, or train with a function that makes the federation."
@@ -196,9 +205,15 @@ class Origin:
         return int(self.table(name).get("data", {}).get("clients", 0)) if self.python else len(self.federation(name))
 
 
-def objectives_of(told: Mapping[str, Mapping[str, Any]]) -> list[Objective]:
-    """The objectives of a record; a loss that is not known is squared error, for somebody who does not ask."""
-    return [
+def around(module: nn.Module, problem: Problem) -> Problem:
+    """A problem like another, around a module."""
+    return Problem(module, problem.objectives, problem.dtype, autocast=problem.autocast)
+
+
+def _recorded(module: nn.Module, told: Mapping[str, Mapping[str, Any]], model: Mapping[str, Any]) -> Problem:
+    """The problem of a record; a loss that is not known is squared error, for somebody who does not ask."""
+    dtype = torch.float64 if model.get("dtype") == "float64" else torch.float32
+    objectives = [
         Objective(
             name,
             one["loss"] if one["loss"] in LOSSES else squared_error,
@@ -207,6 +222,7 @@ def objectives_of(told: Mapping[str, Mapping[str, Any]]) -> list[Objective]:
         )
         for name, one in told.items()
     ]
+    return Problem(module, objectives, dtype, autocast=bool(model.get("autocast", False)))
 
 
 def _plain(one: Mapping[str, Any]) -> bool:
@@ -219,10 +235,6 @@ def _own(value: Any) -> bool:
     if isinstance(value, list):
         return any(_own(one) for one in value)
     return isinstance(value, str) and (value.startswith("<") or ":" in value)
-
-
-def _dtype(model: Mapping[str, Any]) -> torch.dtype:
-    return torch.float64 if model.get("dtype") == "float64" else torch.float32
 
 
 def _from_class(model: Mapping[str, Any], ask: Any) -> nn.Module:

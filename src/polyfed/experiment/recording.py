@@ -120,6 +120,7 @@ def _model(problem: Problem, model_from: str) -> Settings:
         "dtype": str(problem.dtype).removeprefix("torch."),
         **({"autocast": "bf16"} if problem.autocast else {}),
         "trained": problem.dim,
+        **({"frozen": frozen} if (frozen := [n for n, p in module.named_parameters() if not p.requires_grad]) else {}),
         "shapes": {name: list(value.shape) for name, value in module.state_dict().items()},
     }
 

@@ -14,30 +14,34 @@ from torch import Tensor, nn
 
 from polyfed.core.algorithm import Algorithm
 from polyfed.core.errors import BadInput, cut, shown
-from polyfed.core.problem import Problem
-from polyfed.run.directory import REPAIR, RunDirectory
+from polyfed.core.problem import Problem, is_peft
+from polyfed.run.directory import BEST, REPAIR, RunDirectory
 
 TASKS = "tasks."  # before the names of arrays that task methods add to the model file
 Arrays = dict[str, Tensor]
 
 
-def saved_weights(directory: RunDirectory) -> Arrays:
-    """What model.safetensors holds, as the run left it."""
-    path = directory.path / "model.safetensors"
+def saved_weights(directory: RunDirectory, summary: Mapping[str, Any], best: bool) -> tuple[int, Arrays]:
+    """The round and the arrays of the model that a run left, or of the best that it kept."""
+    if best and "best" not in summary:
+        raise BadInput(
+            f"{directory.path} kept no best model: train with callbacks=['best-model']. Load it without best."
+        )
+    told: Mapping[str, Any] = summary["best"] if best else {"round": summary["rounds"], **summary}
+    path = directory.path / (BEST if best else "model.safetensors")
     try:
         data = path.read_bytes()
         arrays = dict(load_tensors(data))
     except (OSError, ValueError, SafetensorError) as error:
         repair = REPAIR.format(path=directory.path)
         raise BadInput(f"{path} cannot be read ({cut(str(error), 80)}). {repair}.") from error
-    summary = directory.result() or {}
     found = hashlib.sha256(data).hexdigest()
-    if summary.get("model_sha256", found) != found:
+    if told.get("model_sha256", found) != found:
         raise BadInput(
             f"{path} is not the model that this run's result.json is of: the checksums differ. "
             f"{REPAIR.format(path=directory.path)}."
         )
-    return arrays
+    return int(told["round"]), arrays
 
 
 def of_model(arrays: Arrays, name: str) -> Arrays:
@@ -49,7 +53,8 @@ def restored(module: nn.Module, arrays: Arrays, path: Path, own_method: bool) ->
     """A copy of a module with these weights, in evaluation mode; and the arrays that are no weights of it.
 
     Args:
-        module: of the class and sizes that were trained; it is left as it is.
+        module: of the class and sizes that were trained; it is left as it is. Of adapters (peft), it brings the base,
+            which a run does not keep.
         arrays: what the run saved of the model.
         path: the run, for an error.
         own_method: whether the method is a user's own, which may have added arrays of any name.
@@ -59,7 +64,7 @@ def restored(module: nn.Module, arrays: Arrays, path: Path, own_method: bool) ->
     rest = {n: t for n, t in arrays.items() if n not in own}
     strange = [n for n in rest if not own_method and not n.startswith(TASKS)]
     wrong = [f"it has no {shown(n)}" for n in strange]
-    wrong += [f"the run has no {shown(n)}" for n in own if n not in arrays]
+    wrong += [f"the run has no {shown(n)}" for n in own if n not in arrays and not is_peft(module)]
     wrong += [
         f"{shown(n)} has the shape {tuple(t.shape)}, the run's {tuple(arrays[n].shape)}"
         for n, t in own.items() if n in arrays and t.shape != arrays[n].shape
@@ -70,7 +75,7 @@ def restored(module: nn.Module, arrays: Arrays, path: Path, own_method: bool) ->
     for name, tensor in (*made.named_parameters(), *made.named_buffers()):
         if name in arrays and tensor.dtype != arrays[name].dtype:
             tensor.data = tensor.data.to(arrays[name].dtype)  # as it was trained, in double precision say
-    made.load_state_dict({n: arrays[n] for n in own})
+    made.load_state_dict({n: arrays[n] for n in own if n in arrays}, strict=not is_peft(module))
     return made.eval(), rest
 
 

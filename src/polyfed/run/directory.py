@@ -246,9 +246,10 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
+            how = self.how_to_resume() if self.call else f"'{self.how_to_resume()}'"
             raise RunStopped(
                 f"The run {self.path} cannot be written: {error.strerror or error}. Make room, or the right to write; "
-                f"then '{self.how_to_resume()}' goes on from the last checkpoint."
+                f"then {how} goes on from the last checkpoint."
             ) from error
 
 

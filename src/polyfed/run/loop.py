@@ -470,7 +470,9 @@ class _Loop:
         for door in self.doors.values():
             door.rewind()
         self._checkpoint(t, states, now=True)
-        return RunStopped(f"{why} The run stopped after round {t}. {self._how_to_resume()}")
+        there = self.directory.failures.is_dir() and not self.directory.passing
+        where = f" Tracebacks are in {self.directory.failures}." if there else ""
+        return RunStopped(f"{why} The run stopped after round {t}.{where} {self._how_to_resume()}")
 
     def _given_up(self, t: int, states: States) -> Interrupted:
         """Round t + 1 has not been."""
