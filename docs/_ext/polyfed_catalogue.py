@@ -23,17 +23,18 @@ from polyfed.experiment.reading import builtin
 SINGULAR = {
     "datasets": "data set", "models": "model", "partitions": "partition", "weightings": "weighting",
     "compressors": "compressor", "engines": "engine", "layers": "layer", "callbacks": "callback",
-    "rules": "rule",
+    "rules": "rule", "server_optimizers": "server optimiser",
 }  # fmt: skip
 USED_AS = {  # where its name stands in an experiment
     "datasets": ("[data]", "name"), "models": ("[model]", "name"), "partitions": ("[data]", "partition"),
     "weightings": ("[algorithm]", "weighting"), "compressors": ("[algorithm]", "compress"),
     "engines": ("[engine]", "name"), "layers": ("[[layers]]", "name"), "callbacks": ("[[callbacks]]", "name"),
-    "rules": ("[algorithm]", "rule"),
+    "rules": ("[algorithm]", "rule"), "server_optimizers": ("[algorithm]", "server_optimizer"),
 }  # fmt: skip
 EXAMPLES = {  # what has to stand beside a name
     "weightings fixed": {"weights": "[0.7, 0.3]"},
     "layers misreport": {"clients": "[0, 1]"},
+    "layers quantise": {"bits": "8"},
     "callbacks time-budget": {"seconds": "3600"},
     "callbacks byte-budget": {"bytes": "1e9"},
     "datasets nodes": {"clients": "4", "shape": "[10]", "objectives": "{ click = 2 }"},
@@ -73,6 +74,7 @@ INTRODUCED = {
     "engines": "Where clients work: see [Engines and speed](../../guides/engines.md).",
     "layers": "What stands between a method and its clients: see [Architecture](../../architecture.md).",
     "rules": "Step sizes, batches and radii as a theorem has them: see [Rates and rules](../../guides/rates.md).",
+    "server_optimizers": "What the server makes of a round's step: see [Training](../../guides/training.md).",
     "callbacks": "What watches a run, and may stop it: see [Watch, stop, keep the best](../../guides/loop.md).",
 }
 

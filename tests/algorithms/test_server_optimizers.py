@@ -32,6 +32,7 @@ from polyfed.algorithms.server_optimizers import FedAdam, server_optimizers
 from polyfed.core.settings import settings
 from polyfed.data.quadratic import quadratic, quadratic_loss
 from polyfed.experiment.building import plan
+from polyfed.experiment.reading import override
 from polyfed.models.basic import Point
 from polyfed.weights import min_norm
 from small import small_federation, small_problem, vector
@@ -265,6 +266,24 @@ def test_experiments_name_it() -> None:
     made, resolved = plan("x", {"cohort": 2, "data": digits, "algorithm": table})
     assert resolved["algorithm"]["server_optimizer"] == {"name": "fedadam", "lr": 0.02}
     assert made.methods()[""] == FedCMOO(server_optimizer=table["server_optimizer"])
+
+
+def changed(settings: dict[str, Any], *assignments: str) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    return override(settings, assignments, {}, told=said.append)["algorithm"], said
+
+
+def test_the_command_line_names_another() -> None:
+    table = {"name": "fedavg", "server_optimizer": {"name": "fedadam", "lr": 0.5, "beta2": 0.9}}
+    algorithm, said = changed({"algorithm": table}, "algorithm.server_optimizer.name=fedadagrad")
+    assert algorithm["server_optimizer"] == {"name": "fedadagrad", "lr": 0.5}
+    assert said == ["Left out, because fedadagrad does not have it: algorithm.server_optimizer.beta2."]
+    algorithm, said = changed({"algorithm": table}, "algorithm.name=mocha")
+    assert algorithm == {"name": "mocha"}
+    assert said == ["Left out, because mocha does not have it: algorithm.server_optimizer."]
+    short = {"algorithm": {"name": "fedavg", "server_optimizer": "fedadam"}}
+    algorithm, _ = changed(short, "algorithm.server_optimizer.lr=0.5")
+    assert algorithm["server_optimizer"] == {"name": "fedadam", "lr": 0.5}
 
 
 def test_one_of_ones_own() -> None:

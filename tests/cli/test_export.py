@@ -60,6 +60,15 @@ def nested() -> tuple[polyfed.Loaded, dict[str, Any]]:
     return polyfed.load(result.run, model=Nested()), federation.x
 
 
+def computed(path: str, outputs: list[str], inputs: dict[str, Any]) -> list[Any]:
+    """What ONNX's runtime makes of a file."""
+    import onnxruntime
+
+    session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found: list[Any] = session.run(outputs, inputs)
+    return found
+
+
 def test_the_command_writes_both_kinds() -> None:
     loaded = digits()
     x = loaded.federation.x[:5].double()
@@ -73,9 +82,7 @@ def test_the_command_writes_both_kinds() -> None:
     found = program(x)
     assert list(found) == ["left", "right"]
     assert all(torch.allclose(found[name], wanted[name]) for name in found)
-    from onnx.reference import ReferenceEvaluator
-
-    left, right = ReferenceEvaluator("model.onnx").run(["left", "right"], {"x": x.numpy()})
+    left, right = computed("model.onnx", ["left", "right"], {"x": x.numpy()})
     assert np.allclose(left, wanted["left"])
     assert np.allclose(right, wanted["right"])
 
@@ -88,10 +95,8 @@ def test_nested_inputs_and_outputs_keep_their_names() -> None:
     with torch.no_grad():
         wanted, found = loaded.model(**x), program(x)
     assert all(torch.allclose(found[name], wanted[name]) for name in ("right", "left"))
-    from onnx.reference import ReferenceEvaluator
-
     given = {"token": x["token"].numpy(), "rest.far": x["rest"]["far"].numpy()}
-    (right,) = ReferenceEvaluator("model.onnx").run(["right"], given)
+    (right,) = computed("model.onnx", ["right"], given)
     assert np.allclose(right, wanted["right"], atol=1e-5)
 
 

@@ -107,6 +107,18 @@ def test_convolutions_narrow_and_wide(width: int) -> None:
         assert 0 < (found - exact).norm() < 4 * BF16 * moved
 
 
+@pytest.mark.parametrize("engine", ["local", "batched"])
+@pytest.mark.filterwarnings("error:.*runs client by client:RuntimeWarning")
+def test_a_frozen_base_in_bfloat16_takes_inputs_of_float32(engine: str) -> None:
+    base = nn.Linear(5, 8).to(torch.bfloat16).requires_grad_(False)
+    given = Problem(
+        nn.Sequential(base, nn.Tanh(), nn.Linear(8, 3)), [Objective("left", "cross-entropy")], autocast=True
+    )
+    result = train(given, small_federation(), FedAvg(lr=0.5), rounds=2, engine=engine)
+    assert result.summary["failures"] == 0
+    assert [p.dtype for p in result.model.parameters()] == [torch.bfloat16] * 2 + [torch.float32] * 2
+
+
 def test_nested_outputs_of_half_precision_come_in_full() -> None:
     given = Problem(nn.Linear(5, 3), [Objective("y", lambda o, t: o[0].sum(1), output=(0, 1))], autocast=True)
     half, count = torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(2, dtype=torch.int64)

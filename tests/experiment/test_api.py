@@ -121,7 +121,7 @@ def test_wrong_arguments_are_one_sentence(change: dict[str, Any], why: str) -> N
         ({"lr": {"start": 1}}, "FedAvg: The key 'lr.decay' is needed and was not given."),
         ({"lrr": 0.1}, "FedAvg: Unknown key 'lrr'. Did you mean 'lr'?"),
         ({"local_steps": 2.5}, "FedAvg: local_steps should be"),
-        ({"optimizer": "sdg"}, "FedAvg: optimizer should be 'sgd' or 'adam'. Found 'sdg'."),
+        ({"optimizer": "sdg"}, "FedAvg: optimizer should be 'sgd', 'adam' or 'adamw'. Found 'sdg'."),
     ],
 )
 def test_wrong_settings_are_one_sentence(settings: dict[str, Any], why: str) -> None:

@@ -63,6 +63,7 @@ def experiment(kind: str, name: str, key: str, value: Any) -> dict[str, Any]:
         "partitions": {"data": {**BASE["data"], "partition": name, **own}},
         "weightings": {"algorithm": {"name": "fedcmoo", "weighting": {"name": name, **own}}},
         "compressors": {"algorithm": {"name": "fedcmoo", "compress": {"name": name, **own}}},
+        "server_optimizers": {"algorithm": {"name": "fedavg", "server_optimizer": {"name": name, **own}}},
         "engines": {"engine": {"name": name, **own}},
         "layers": {"layers": [{"name": name, **own}]},
         "callbacks": {"callbacks": [{"name": name, **own}]},

@@ -17,14 +17,16 @@ import pytest
 import tomli_w
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import polyfed
 from golden_runs import DIGITS, TASKS
 from polyfed import BadInput, FedAvg, Federation, Mocha, MultiModel, Objective, Problem, Result, train, train_many
 from polyfed.algorithms import algorithms
+from polyfed.cli import app
 from polyfed.core import code
 from polyfed.core.registry import forget
-from polyfed.experiment.building import plan
+from polyfed.experiment.building import plan, rebuild
 from polyfed.run.directory import RunDirectory
 from polyfed.run.format import FORMAT
 from polyfed.run.history import History
@@ -206,9 +208,49 @@ def test_a_run_says_its_format_and_a_newer_one_is_refused() -> None:
         Path("run/experiment.toml").write_text(text.replace(f"format = {FORMAT}", f"format = {found}"))
         with pytest.raises(BadInput, match=f"this version of polyfed reads formats up to {FORMAT}"):
             polyfed.load("run")
+        for words in (["resume", "run"], ["runs", "repair", "run"], ["run", "run/experiment.toml"]):
+            done = CliRunner().invoke(app, words)
+            assert done.exit_code == 2
+            assert "reads formats up to" in done.stderr
 
 
 # damaged and foreign runs
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"models": 3}, {"models": {"a": 1}}, {"model": 3}, {"model": {"class": 4}}, {"model": {"class": "nowhere:x"}},
+        {"model": {"class": "os:abort"}}, {"model": {"from": "os:abort"}}, {"model": {"class": "a"}},
+        {"model": {"class": "torch.nn:Linear", "config": "[1]"}}, {"objectives": {"a": 1}}, {"data": {"names": 1}},
+        {"objectives": {"a": {"loss": 3}}}, {"data": {"classes": {"a": 1}}}, {"folder": 3}, {"algorithm": "fedavg"},
+    ],
+)  # fmt: skip
+def test_a_record_that_somebody_made_up_is_a_sentence(wrong: dict[str, Any]) -> None:
+    ran(experiment("fedavg"))
+    Path("run/started.toml").write_text(tomli_w.dumps({"python": True, **wrong}))
+    with pytest.raises(BadInput) as found:
+        polyfed.load("run")
+    assert len(str(found.value)) <= 400
+
+
+def test_a_run_over_data_that_only_clients_have() -> None:
+    data = {"name": "nodes", "clients": 2, "shape": [3], "objectives": {"y": "binary"}}
+    settings = {
+        "rounds": 1,
+        "cohort": "all",
+        "data": data,
+        "model": {"name": "linear"},
+        "algorithm": {"name": "fedavg"},
+    }
+    problem = rebuild(settings)[""].problem
+    engine = {"name": "flower", "address": "superlink"}
+    directory = RunDirectory.create(Path("run"), "e", {"name": "e", "engine": engine, **settings})
+    totals = {"rounds": 1, "failures": 0, "seconds": 0.0, "bytes_up": 0, "bytes_down": 0, "objectives": {}}
+    directory.finish(problem.model.state_dict(), totals)
+    loaded = polyfed.load("run")
+    assert same(loaded.model, problem.model)
+    assert loaded.predict(np.ones((2, 3), dtype=np.float32))["y"].shape == (2,)
 
 
 def test_another_models_file_is_refused() -> None:

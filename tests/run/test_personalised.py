@@ -199,6 +199,16 @@ def test_what_cannot_be_fine_tuned_is_a_sentence() -> None:
     assert "'mocha' learns a model for every client" in refused(Mocha(), tasks, {}, linear)
 
 
+def test_steps_that_diverge_do_not_end_the_run() -> None:
+    torch.manual_seed(0)
+    problem = Problem(nn.Linear(5, 1), [Objective("left", "squared")])
+    asked = {"personalise": {"steps": 50, "lr": 1e3}}
+    result = train(problem, uneven(), FedAvg(lr=0.01), rounds=2, evaluate=asked)
+    assert result.summary["personalised"] == {"test": {"losses": {}, "metrics": {}}}
+    assert [failure["client"] for failure in result.history[-1]["failures"]] == [0, 1, 2]
+    assert "holds NaN or infinity" in result.history[-1]["failures"][0]["why"]
+
+
 def test_a_method_without_local_steps_is_fine_tuned_at_a_given_rate() -> None:
     line = train(small_problem(), uneven(), AFL(), rounds=1, evaluate={"personalise": {"lr": 0.5}}).history[0]
     figures: dict[str, Tensor] = line["personalised"]["test"]["losses"]

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import BadInput, FedAvg, Federation, Objective, Problem, train
 from polyfed.algorithms import algorithms
+from polyfed.core.messages import Request
 from polyfed.testing import open_door
+from polyfed.work.sgd import LocalSteps, descend
 from small import small_federation, small_problem, vector
 
 
@@ -124,3 +126,27 @@ def test_a_theorem_about_plain_sgd_is_about_nothing_else(more: dict[str, Any]) -
     method = algorithms["fmgda"](lr={"rule": "fmgda-corollary-2", "L": 1.0}, **more)
     with pytest.raises(BadInput, match=r"is about plain SGD.*leave out weight_decay, clip and server_optimizer"):
         train(small_problem(), small_federation(), method, rounds=100)
+
+
+class Bowl:
+    """A client whose loss is |w - 1|^2."""
+
+    def grad(self, x: Tensor, buffers: Tensor, batch: Any, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return 2 * (x - 1), torch.zeros(1), buffers
+
+    def loop(self, step: Any, carry: Any, *, steps: int, **_: Any) -> Any:
+        for i in range(steps):
+            carry = step(carry, None, i)
+        return carry
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_rate_may_come_as_a_tensor(optimizer: Any) -> None:
+    """As it does on a GPU, where one program serves all rounds."""
+    client: Any = Bowl()
+    request = Request("sgd", {"x": torch.tensor([3.0, -2.0], dtype=torch.float64), "buffers": torch.zeros(0)})
+    more: Any = {"steps": 4, "optimizer": optimizer, "weight_decay": 0.3, "clip": 1.5}
+    rates: list[Any] = [0.1, torch.tensor(0.1, dtype=torch.float64)]
+    one, other = (descend(client, request, LocalSteps(lr=rate, **more), torch.ones(1))[0] for rate in rates)
+    assert torch.allclose(one, other, atol=1e-15)
+    assert not torch.equal(one, request["x"])

@@ -82,7 +82,7 @@ class Adaptive(ServerOptimizer):
 
     lr: Positive = 0.01
     beta1: Beta = 0.9
-    tau: Positive = 1e-3
+    tau: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
     def step(self, x: Tensor, g: Tensor, kept: Remembered) -> tuple[Tensor, Remembered]:
         m = kept["m"] if kept else torch.zeros_like(x)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from polyfed.algorithms.models.multimodel import qualified
-from polyfed.core.errors import BadInput, nearest
+from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.settings import NotNegative, real
 from polyfed.metrics import hypervolume
 
@@ -58,10 +58,11 @@ class Criterion:
         objectives = {qualified(m, o.name): o for m, part in plan.parts.items() for o in part.problem.objectives}
         for name in (*(self.preference or ()), *(self.reference or ()), *([self.objective] if self.objective else [])):
             if name not in objectives:
-                raise BadInput(f"A callback names {name!r}, which is no objective here.{nearest(name, objectives)}")
+                known = nearest(name, objectives)
+                raise BadInput(f"A callback names {shown(name)}, which is no objective here.{known}")
         if self.reference is not None and set(self.reference) != set(objectives):
             missing = next(name for name in objectives if name not in self.reference)
-            raise BadInput(f"The reference point of a hypervolume needs every objective; {missing!r} is missing.")
+            raise BadInput(f"The reference point of a hypervolume needs every objective; {shown(missing)} is missing.")
         if self.split and self.split not in plan.evaluate.get("splits", ()):
             raise BadInput(
                 f"A callback looks at {self.split!r} data, which is not measured: set evaluate.splits = "
@@ -78,9 +79,9 @@ class Criterion:
         ways = {o.reported[self.metric].better for o in some if self.metric in o.reported}
         if not ways:
             known = sorted({name for o in some for name in o.reported})
-            raise BadInput(f"A callback names the metric {self.metric!r}.{nearest(self.metric, known)}")
+            raise BadInput(f"A callback names the metric {shown(self.metric)}.{nearest(self.metric, known)}")
         if len(ways) > 1:
-            raise BadInput(f"{self.metric!r} is better higher for one objective, lower for another; name an objective.")
+            raise BadInput(f"{shown(self.metric)} is better higher for one objective, lower for another; name one.")
         return ways.pop()
 
     def value(self, line: Mapping[str, Any]) -> float:

@@ -153,6 +153,8 @@ class Loaded:
             method = shown(self.origin.method(name))
             raise BadInput(f"{method} learns one model for all clients: take model. Found client {shown(client)}.")
         made = copy.deepcopy(self.modules[name])
+        if W.dim() != 2 or W.shape[1] != sum(p.numel() for p in made.parameters() if p.requires_grad):
+            raise BadInput(f"The clients' models of {self.run} are not of its model. Found arrays of {tuple(W.shape)}.")
         _put(made, W[self._task(name, client, len(W))])
         return made
 
@@ -237,11 +239,14 @@ class Loaded:
         """The task of a client, by its number or name."""
         called = self.origin.clients(name)
         number = called.index(client) if client in called else client
-        known = self.origin.table(name).get("algorithm", {}).get("tasks")
+        known = self.origin.tasks(name)
         among = len(known) if known else self.origin.pool(name) or tasks
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < among:
             raise BadInput(f"client should be a number below {among}, or a client's name. Found {shown(client)}.")
-        return 0 if tasks == 1 else int(known[number]) if known else number
+        task = 0 if tasks == 1 else known[number] if known else number
+        if not 0 <= task < tasks:
+            raise BadInput(f"{self.run} has models of {tasks} tasks. Found task {task} for client {shown(client)}.")
+        return task
 
 
 def _put(module: nn.Module, x: Tensor) -> None:

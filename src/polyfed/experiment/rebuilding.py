@@ -7,7 +7,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from polyfed.core.federation import Federation
 from polyfed.core.inputs import Inputs
 from polyfed.core.part import Part
 from polyfed.core.problem import LOSSES, Objective, Problem, squared_error
-from polyfed.core.settings import Settings
+from polyfed.core.settings import Settings, check
 from polyfed.experiment.building import build_algorithm, rebuild
 from polyfed.experiment.imports import use_code_of
 from polyfed.experiment.recording import constructor, first_row, made, makers
+from polyfed.experiment.schema import Record
 
 
 class Origin:
@@ -42,6 +43,11 @@ class Origin:
         self.python = bool(settings.get("python", False))
         self.settings = settings
         self.several = "models" in settings
+        models = settings.get("models", {})
+        if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
+            raise BadInput(f"'models' in the experiment.toml of {path} should be tables. Found {shown(models)}.")
+        for table in [settings, *models.values()] if self.python else ():
+            check(partial(Record, **table), table, "", Record.model_fields)
         self._federations: dict[str, Federation] = {}
 
     @property
@@ -57,6 +63,11 @@ class Origin:
     def method(self, name: str) -> str:
         """What a model's method is called."""
         return str(self.table(name).get("algorithm", {}).get("name", ""))
+
+    def tasks(self, name: str) -> list[int]:
+        """The task of every client, where they share some."""
+        found = self.table(name).get("algorithm", {}).get("tasks")
+        return [int(task) for task in found] if isinstance(found, list) else []
 
     def algorithm(self, name: str) -> Algorithm | None:
         """A model's method, where its settings are all in the run."""

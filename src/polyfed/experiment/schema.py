@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from polyfed.core.settings import Positive, Settings, Table, whole
 
@@ -123,3 +123,49 @@ class ScheduleTable(Table):
     """[schedule]: how several models share the clients."""
 
     name: str = "mfa-rr"
+
+
+class Told(BaseModel):
+    """Part of what a run of Python says of itself; more may be said than is read."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class ToldModel(Told):
+    """[model] of such a run: where its module comes from."""
+
+    from_: str = Field(default="", alias="from")
+    class_: str = Field(default="", alias="class")
+    config: str = "{}"
+    dtype: str = "float32"
+    frozen: list[str] = Field(default_factory=list)
+
+
+class ToldObjective(Told):
+    """[objectives.NAME] of such a run."""
+
+    loss: str
+    output: str | int | list[str | int] | None = None
+    classes: int | None = None
+
+
+class ToldData(Told):
+    """[data] of such a run: what its examples and clients look like."""
+
+    from_: str = Field(default="", alias="from")
+    clients: int = 0
+    names: list[str | int | float] = Field(default_factory=list)
+    classes: dict[str, list[str]] = Field(default_factory=dict)
+    inputs: Settings | None = None
+    prepared: Settings | None = None
+    prepare: str = ""
+
+
+class Record(Told):
+    """What a run that was started from Python says of a model."""
+
+    model: ToldModel = Field(default_factory=ToldModel)
+    objectives: dict[str, ToldObjective] = Field(default_factory=dict)
+    data: ToldData = Field(default_factory=ToldData)
+    algorithm: Settings = Field(default_factory=dict)
+    folder: str = ""

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from polyfed.core.errors import BadInput, RunStopped, cut, shown
@@ -326,6 +327,8 @@ def _never_locked(path: Path) -> str:
 
 def model_bytes(model: Mapping[str, Tensor]) -> bytes:
     """A model as a safetensors file: the same bytes for the same weights."""
+    if any(value.dtype == torch.bfloat16 for value in model.values()):  # of a frozen base, which numpy cannot hold
+        return save_tensors({name: value.reshape(value.shape or (1,)).contiguous() for name, value in model.items()})
     return save_arrays({name: np.ascontiguousarray(value.numpy()) for name, value in model.items()})
 
 

@@ -16,7 +16,7 @@ from polyfed.client.memory import Job
 from polyfed.client.runner import ClientRunner
 from polyfed.core.algorithm import State
 from polyfed.core.door import Door
-from polyfed.core.errors import RunStopped
+from polyfed.core.errors import NobodyAnswered, RunStopped
 from polyfed.core.federation import Federation, Rows
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Option, Request
@@ -242,11 +242,17 @@ class Evaluation:
         return {**figures[main].lines(), "split": main, **found}
 
     def _personalised(self, tuning: FineTuning, state: State, fleet: Door) -> dict[str, Any]:
-        """The same figures of what the model becomes on each client's rows, by the split that it is measured on."""
+        """The same figures of what the model becomes on each client's rows, by the split that it is measured on.
+
+        Whose steps diverge is left out, and named among the failures; a run does not end because all of them do.
+        """
         shared = {**_model(state), "omega": tuning.weights(self.problem)}
         options = {**tuning.options(fleet), **self._wanted(tuning.split)}
         clients = self._with_rows(tuning.split, fleet)
-        asked = self._answers(clients, Request("personalise", shared, options=options), fleet, each=self.clients)
+        try:
+            asked = self._answers(clients, Request("personalise", shared, options=options), fleet, each=self.clients)
+        except NobodyAnswered:
+            return {tuning.split: Figures({}, {}).lines()}
         spread = {"clients": self._spread(self._tables(asked), asked.heard, asked.clients)} if self.clients else {}
         return {tuning.split: {**self._figures(asked).lines(), **spread}}
 

@@ -38,6 +38,7 @@ from polyfed.run.clients import ByClient
 from polyfed.run.directory import BEST, RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
 from polyfed.run.failing import mostly_failed, never_used, plain_names
+from polyfed.run.history import History
 from polyfed.run.plan import Plan
 from polyfed.run.process import Interruptions, interruptible, one_thread
 
@@ -55,7 +56,7 @@ class Result:
 
     Args:
         model: the trained module; of several models, an `nn.ModuleDict`.
-        history: one line of metrics a round.
+        history: one line of metrics a round; `history.to_pandas()` is a table.
         run: the run's directory; None where it was not kept.
         summary: the last figures, bytes and seconds, and the model's checksum.
         clients: with evaluate.per_client, every client's own figures at the last evaluation: by objective and name, an
@@ -64,7 +65,7 @@ class Result:
     """
 
     model: nn.Module
-    history: list[dict[str, Any]]
+    history: History
     run: Path | None
     summary: dict[str, Any]
     clients: ByClient = field(default_factory=dict)

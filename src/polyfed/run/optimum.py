@@ -67,7 +67,11 @@ def _given(source: Any, name: str, part: Part) -> dict[str, Tensor]:
     if not isinstance(source, Mapping):
         if name:
             raise BadInput(f"of several models x* is a state dict. Found {type(source).__name__}.")
-        return _vector(torch.as_tensor(source), problem)
+        try:
+            x = torch.as_tensor(source)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"x* should be numbers. Found {shown(source)}.") from error
+        return _vector(x, problem)
     before = f"{name}." if name else ""
     weights = [_shaped(source.get(before + key), before + key, p) for key, p in problem.params.items()]
     buffers = [_shaped(source.get(before + key, b), before + key, b) for key, b in problem.buffers.items()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from polyfed.core.errors import BadInput, PolyfedError, RunStopped
 from polyfed.run.directory import RunDirectory, read_checkpoint, round_of, write
