@@ -19,12 +19,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="transformers is a test's extra")
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
 
+from polyfed.data.build import build_data
 from polyfed.deploy.app import client_app
 from polyfed.deploy.client import Sites
 from polyfed.deploy.data import own_data
 from polyfed.deploy.grid import InProcess as Grid
 from polyfed.deploy.server import federate
-from polyfed.experiment.building import build_data
 
 MODELS = """
 import transformers
@@ -70,6 +70,10 @@ weighting_by = "size"
 """
 
 
+def written(path: Path, arrays: dict[str, Any]) -> None:
+    np.savez(path, **arrays)
+
+
 def node(i: int) -> dict[str, Any]:
     rng = np.random.default_rng(i)
     ids = rng.integers(1, 20, (12 + i, 6))
@@ -77,7 +81,7 @@ def node(i: int) -> dict[str, Any]:
     topic[: 3 * i] = -100
     tone = np.where(np.arange(len(ids)) % 4 == 0, np.nan, ids[:, 1] % 2)
     path = Path(f"node-{i}.npz").absolute()
-    np.savez(path, **{"x.input_ids": ids, "x.attention_mask": np.ones_like(ids)}, topic=topic, tone=tone)
+    written(path, {"x.input_ids": ids, "x.attention_mask": np.ones_like(ids), "topic": topic, "tone": tone})
     return {"name": f"clinic-{i}", "data": str(path), "state": str(Path(f"state-{i}").absolute())}
 
 
@@ -99,10 +103,11 @@ def test_dicts_of_arrays_train_on_flower(model: str) -> None:
 def test_what_a_node_has_must_be_what_the_experiment_says() -> None:
     table = {"name": "nodes", "clients": 2, "shape": {"a": [3], "b": [2]}, "objectives": {"y": 2}}
     _, template, _ = build_data(table, 0)
-    np.savez("rows.npz", **{"x.a": np.zeros((4, 3), np.float32), "x.b": np.zeros((4, 2), np.float32)}, y=np.zeros(4))
+    rows: dict[str, Any] = {"x.a": np.zeros((4, 3), np.float32), "x.b": np.zeros((4, 2), np.float32), "y": np.zeros(4)}
+    written(Path("rows.npz"), rows)
     made = own_data({"data": "rows.npz"}, template, ["y"], {}, 0)
     assert set(made.x) == {"a", "b"}
-    np.savez("rows.npz", **{"x.a": np.zeros((4, 3), np.float32), "x.b": np.zeros((4, 9), np.float32)}, y=np.zeros(4))
+    written(Path("rows.npz"), {**rows, "x.b": np.zeros((4, 9), np.float32)})
     with pytest.raises(BadInput, match="The node's examples have the shape"):
         own_data({"data": "rows.npz"}, template, ["y"], {}, 0)
     with pytest.raises(BadInput, match=r"data\.dtype by name"):

@@ -86,7 +86,7 @@ def test_values_and_defaults_are_in_a_readers_words(kind: str) -> None:
         ("algorithms", "global", "regulariser", '{name = "independent", lam}', '{name = "independent", lam = 0.1}'),
         ("datasets", "rf1", "missing", '"drop", "mean"', '"drop"'),
         ("datasets", "wq", "missing", '"drop", "mean"', '"mean"'),
-        ("datasets", "nodes", "shape", "list of whole number ≥ 1", None),
+        ("datasets", "nodes", "shape", "list of whole number ≥ 1 or table", None),
         ("models", "mlp", "hidden", "list of whole number ≥ 1", ""),
         ("partitions", "dirichlet", "alpha", "number > 0", "0.3"),
         ("weightings", "fixed", "weights", "list of number", None),

@@ -507,6 +507,18 @@ def test_the_best_model_comes_back() -> None:
         polyfed.load("run", best=True)
 
 
+def test_buffers_come_back_and_so_does_a_checkpoint() -> None:
+    def made() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    result = python_run(Problem(made(), classes("left")))
+    assert same(polyfed.load("run", model=made()).model, result.model)
+    for name in ("result.json", "model.safetensors"):
+        Path("run", name).unlink()
+    again = polyfed.load("run", model=made()).model
+    assert torch.equal(again.state_dict()["1.running_mean"], result.model.state_dict()["1.running_mean"])
+
+
 def test_what_was_frozen_is_frozen_again(mine: Any) -> None:
     problem = Problem(mine.Net(), classes("left"), freeze=["body.*"])
     result = python_run(problem)

@@ -27,6 +27,7 @@ OPTIONAL = {
     "front": "moocore",
     "data": "pooch",
     "molecules": "rdkit",
+    "onnx": "onnxruntime",
     "report": "plotly",
 }
 

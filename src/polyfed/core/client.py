@@ -22,8 +22,9 @@ class Client(Protocol):
     """Who a client is.
 
     n is the number of training examples and holds says, per objective, whether the client has data for it (1 or 0);
-    fractions is n_is / n_i, which part of its examples has a label for it: the same where no label is missing. key seeds all its randomness of this round, common_key is the same for all clients of a round; exchange is the
-    number of this request in the round.
+    fractions is n_is / n_i, which part of its examples has a label for it: the same where no label is missing. key
+    seeds all its randomness of this round, common_key is the same for all clients of a round; exchange is the number of
+    this request in the round.
     """
 
     @property

@@ -509,7 +509,8 @@ def _frozen(model: nn.Module, patterns: Sequence[str]) -> nn.Module:
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise BadInput(f"freeze names {shown(pattern)}, which no trainable parameter is like. Found {shown(names)}.")
+            found = f"Found {shown(names)}."
+            raise BadInput(f"freeze names {shown(pattern)}, which no trainable parameter is like. {found}")
     if not patterns:
         return model
     made = copy.deepcopy(model, memo={id(p): p for p in model.parameters() if not p.requires_grad})

@@ -129,16 +129,18 @@ def _onnx(program: Any, x: Nested) -> Made:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says of packages that are not needed, and of its own ways."""
-    log = logging.getLogger("torch.onnx")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    """Without what exporters say of packages that are not needed, and of their own ways."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(before)
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)
 
 
 WRITERS: dict[str, Callable[[Any, Nested], Made]] = {".pt2": _pt2, ".onnx": _onnx}

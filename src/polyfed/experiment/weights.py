@@ -61,6 +61,8 @@ def restored(module: nn.Module, arrays: Arrays, path: Path, own_method: bool) ->
     """
     made = copy.deepcopy(module)
     own = made.state_dict()
+    alone = {n for n, t in own.items() if t.shape == () and n in arrays and arrays[n].shape == (1,)}
+    arrays = {n: t.reshape(()) if n in alone else t for n, t in arrays.items()}  # a file has one number as an array
     rest = {n: t for n, t in arrays.items() if n not in own}
     strange = [n for n in rest if not own_method and not n.startswith(TASKS)]
     wrong = [f"it has no {shown(n)}" for n in strange]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import sys
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,18 +20,17 @@ from torch import Tensor, nn
 
 from polyfed.algorithms.base import values_by_rules
 from polyfed.algorithms.models.multimodel import ClientPool, MultiModelRound, qualified
-from polyfed.client.tracebacks import keep_traceback
 from polyfed.core.algorithm import State, run_round
 from polyfed.core.clock import Clock
 from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped, cut, visible
+from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped, cut
 from polyfed.core.fleet import Metered
 from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
 from polyfed.core.tree import flatten
 from polyfed.run.adapters import save_adapters
-from polyfed.run.callbacks import Callback, RunView
+from polyfed.run.callbacks import RunView
 from polyfed.run.clients import ByClient
 from polyfed.run.directory import BEST, RunDirectory, model_bytes
 from polyfed.run.evaluation import Evaluation
@@ -41,6 +38,7 @@ from polyfed.run.failing import mostly_failed, never_used, plain_names
 from polyfed.run.history import History
 from polyfed.run.plan import Plan
 from polyfed.run.process import Interruptions, interruptible, one_thread
+from polyfed.run.telling import Audience, Failed, described
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
 FAR = 3.0  # times the median's length: worth saying
@@ -125,7 +123,7 @@ class _Loop:
         self.names = {"names": plain} if (plain := plain_names(self.clients.names)) else {}
         self.done = False  # for good
         self.stopped = ""  # why, where it was a callback that ended the run
-        self.warned: dict[int, str] = {}  # of optional callbacks that failed, by their places
+        self.audience = Audience(plan.callbacks, directory)
         self.saved = -1
         self.next_save = 0.0
 
@@ -134,7 +132,7 @@ class _Loop:
         self.view = RunView(self.plan, self.directory.path, t, states)
         result = None
         try:
-            self._raise_first(self._tell("on_start"))
+            self._raise_first(self.audience.tell("on_start", self.view))
             self._note_stop()
             while t < self.plan.rounds and not self._over:
                 try:
@@ -192,21 +190,7 @@ class _Loop:
         for name, door in self.doors.items():
             door.clock.load(folded.get(name, {}))
             _load(layer_fleets(door), layers.get(name, {}))
-        self._load_callbacks(tree.get("callbacks", {}))
-
-    def _load_callbacks(self, trees: Mapping[str, Any]) -> None:
-        """Each by its name, whatever its place is now."""
-        for name, callback in self._named_callbacks().items():
-            if name in trees:
-                callback.load(trees[name])
-
-    def _named_callbacks(self) -> dict[str, Callback]:
-        """By class, and by number among those of one class."""
-        found: dict[str, Callback] = {}
-        for callback in self.plan.callbacks:
-            name = type(callback).__name__
-            found[f"{name}-{sum(other.startswith(f'{name}-') for other in found)}"] = callback
-        return found
+        self.audience.load(tree.get("callbacks", {}))
 
     def _understood(self, read: Callable[[], Any]) -> Any:
         """A checkpoint that is whole, and not of such a run, is a sentence."""
@@ -253,8 +237,7 @@ class _Loop:
         }
         layers = {name: _trees(layer_fleets(door)) for name, door in self.doors.items()}
         tree |= {"layers": self._packed(layers)} if any(layers.values()) else {}
-        told = {name: kept for name, callback in self._named_callbacks().items() if (kept := callback.tree())}
-        tree |= {"callbacks": told} if told else {}
+        tree |= {"callbacks": told} if (told := self.audience.trees()) else {}
         tree |= {"done": torch.tensor(t), "stopped": _bytes(self.stopped)} if self.done else {}
         self.directory.save(t, tree)
         end = time.perf_counter()
@@ -385,8 +368,8 @@ class _Loop:
         own = None if every is None else {"round": t, "split": line["clients_split"], **self.names, "clients": every}
         self.directory.log(line, own)
         self.view.round, self.view.states = t, states
-        failed = self._tell("on_round", line)
-        failed += self._tell("on_evaluation", line) if "losses" in line else []
+        failed = self.audience.tell("on_round", self.view, line)
+        failed += self.audience.tell("on_evaluation", self.view, line) if "losses" in line else []
         self._note_stop()
         if failed:
             self._checkpoint(t, states, now=True)
@@ -418,53 +401,17 @@ class _Loop:
                 table[key] = {**table[key], **row} if m and key in table else row
         return table
 
-    def _tell(self, hook: str, *arguments: Any) -> list[tuple[Callback, Exception]]:
-        """Everybody, whoever fails: what they remember is of the same round. Those that failed and are not optional."""
-        failed: list[tuple[Callback, Exception]] = []
-        for place, callback in enumerate(self.plan.callbacks):
-            try:
-                getattr(callback, hook)(self.view, *arguments)
-            except Exception as error:
-                if callback.optional:
-                    self._warn_of(place, error)
-                else:
-                    failed.append((callback, error))
-        return failed
-
-    def _raise_first(self, failed: Sequence[tuple[Callback, Exception]]) -> None:
-        """A callback that failed ends the run; what has been done is kept."""
-        for callback, error in failed:
-            if isinstance(error, PolyfedError):
-                raise error
-            why = f"The callback {type(callback).__name__} failed in round {self.view.round}"
-            keep_traceback(self.directory.failures, error, why)
-            raise RunStopped(f"{why} ({_described(error)}). {self._how_to_resume()}") from error
-
-    def _warn_of(self, place: int, error: Exception) -> None:
-        """Once of each optional callback."""
-        if place not in self.warned:
-            name = type(self.plan.callbacks[place]).__name__
-            said = f"The callback {name} failed in round {self.view.round}, and the run goes on ({_described(error)})."
-            self.warned[place] = said
-            keep_traceback(self.directory.failures, error, said)
-            self._warn(said)
-
-    def _warn(self, sentence: str) -> None:
-        """On stderr; in Python as a warning, which never ends a run."""
-        if not self.directory.call:
-            print(f"polyfed: {visible(sentence)}", file=sys.stderr)
-            return
-        with suppress(RuntimeWarning):
-            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+    def _raise_first(self, failed: Failed) -> None:
+        self.audience.raise_first(failed, self.view, self._how_to_resume())
 
     # the end
 
     def _tell_the_end(self, result: Result | None) -> None:
         """To everybody; what one of them raises is shown when the run itself went well."""
-        failed = self._tell("on_end", result)
+        failed = self.audience.tell("on_end", self.view, result)
         if failed and result is not None:
             callback, error = failed[0]
-            why = f"The callback {type(callback).__name__} failed at the end ({_described(error)})"
+            why = f"The callback {type(callback).__name__} failed at the end ({described(error)})"
             raise RunStopped(f"{why}; the run in {self.directory.path} is complete.") from error
 
     def _stopped(self, t: int, states: States, why: str) -> RunStopped:
@@ -497,7 +444,7 @@ class _Loop:
         summary = self._summary(history, states, hashlib.sha256(model_bytes(saved)).hexdigest())
         self.directory.finish(saved, summary)
         if "mostly_failed" in summary:
-            self._warn(summary["mostly_failed"])
+            self.audience.warn(summary["mostly_failed"])
         model = self.plan.trained(weights)  # a copy: the problem stays as it was, for the next method to start from
         save_adapters(self.plan, model, self.directory.path)
         run = None if self.directory.passing else self.directory.path
@@ -509,18 +456,6 @@ class _Loop:
         kept = load_file(self.directory.path / BEST)
         return self.plan.trained({name: kept[name] for name in weights})
 
-    def _asked_callbacks(self) -> dict[str, Any]:
-        """What callbacks have for the summary."""
-        found: dict[str, Any] = {}
-        for place, callback in enumerate(self.plan.callbacks):
-            try:
-                found |= callback.summary(self.view)
-            except Exception as error:
-                if not callback.optional:
-                    self._raise_first([(callback, error)])
-                self._warn_of(place, error)
-        return found
-
     def _name(self, client: int) -> dict[str, Any]:
         """What a client is called, where clients have names."""
         return {"name": self.names["names"][client]} if self.names else {}
@@ -531,7 +466,8 @@ class _Loop:
             done if "losses" in done else _plain(self._evaluated(states))
         )  # a callback may stop in any round
         objectives = {name: {"loss": loss, **last["metrics"][name]} for name, loss in last["losses"].items()}
-        more = self._asked_callbacks()
+        more, failed = self.audience.summary(self.view)
+        self._raise_first(failed)
         tracebacks = None if self.directory.passing else self.directory.failures
         return {
             "run": None if self.directory.passing else str(self.directory.path),
@@ -546,7 +482,7 @@ class _Loop:
             **({"never_used": lost} if (lost := never_used(history, self.clients.called)) else {}),
             **({"mostly_failed": most} if (most := mostly_failed(history, tracebacks)) else {}),
             **({"stopped": self.stopped} if self.stopped else {}),
-            **({"callbacks_failed": list(self.warned.values())} if self.warned else {}),
+            **({"callbacks_failed": list(warned.values())} if (warned := self.audience.warned) else {}),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
             **({"personalised": own} if (own := last.get("personalised")) else {}),
@@ -597,10 +533,6 @@ def _load(things: Any, trees: Mapping[str, Any]) -> None:
 def _bytes(text: str) -> Tensor:
     """A text as a checkpoint has it."""
     return torch.tensor(list(text.encode()), dtype=torch.uint8)
-
-
-def _described(error: Exception) -> str:
-    return cut(f"{type(error).__name__}: {error}")
 
 
 def _add(line: dict[str, Any], found: Mapping[str, Any]) -> None:

@@ -26,8 +26,8 @@ def first_step(name: str, layers: Sequence[Layer] = (), **settings: Any) -> torc
     problem = small_problem()
     start = problem.initial()["x"]
     algorithm = algorithms[name](**settings)
-    how = {"layers": layers, "guard": "off"}  # the guard would leave out who misreports
-    return start - vector(train(problem, small_federation(), algorithm, rounds=1, **how))
+    # the guard would leave out who misreports
+    return start - vector(train(problem, small_federation(), algorithm, rounds=1, layers=layers, guard="off"))
 
 
 def updates() -> torch.Tensor:
