@@ -257,7 +257,6 @@ class RunSettings:
             warnings.warn(" ".join(lost), RuntimeWarning, stacklevel=4)
         return result
 
-
     def _evaluated(self) -> dict[str, Any]:
         """The settings of the evaluation; an optimum that was given as an array is only said to be there."""
         optimum = self.evaluate.get("optimum")

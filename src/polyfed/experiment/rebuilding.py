@@ -193,7 +193,8 @@ class Origin:
         if str(function).startswith("<"):
             raise BadInput(
                 f"The data of {self.path} had a prepare, {shown(function)}, which cannot be imported: write it as a "
-                "function of a module, or train with a function that makes the federation."
+                "function of a module, or train with a function that makes the federation; or prepare rows yourself "
+                "and call the model."
             )
         with self.code():
             return makers[str(function)]
