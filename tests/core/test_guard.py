@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile import Says, SaysAlways, asked, named
-from polyfed import FedAvg, Federation, Layer, Problem, Result, train
+from polyfed import FedAvg, Federation, Layer, Objective, Problem, Result, train
 from polyfed.algorithms import algorithms
 from polyfed.core.engine import Engine, engines, expected_replies
 from polyfed.core.fleet import Population, Stack
@@ -23,6 +24,7 @@ from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.data.build import build_data
 from polyfed.models import models
+from polyfed.run.directory import read_checkpoint
 from polyfed.testing import open_door
 from small import small_federation, small_problem
 
@@ -126,10 +128,10 @@ def sgd(**options: Any) -> Request:
 @pytest.mark.parametrize(
     ("by", "change", "why"),
     [
-        ("uniform", {"weight": lambda a: a * 0 - 19}, "its weight 'weight' is -19; it should be from 0 to 1"),
-        ("uniform", {"weight": lambda a: a * 0 + 20}, "its weight 'weight' is 20; it should be from 0 to 1"),
-        ("size", {"weight": lambda a: a * 0 + 21}, "its weight 'weight' is 21; it should be from 0 to 20"),
-        ("size", {"heard": lambda a: -a}, "its weight 'heard' is -20; it should be from 0 to 20"),
+        ("uniform", {"weight": lambda a: a * 0 - 19}, "its weight 'weight' is -19; it should be 1"),
+        ("uniform", {"weight": lambda a: a * 0 + 20}, "its weight 'weight' is 20; it should be 1"),
+        ("size", {"weight": lambda a: a * 0 + 21}, "its weight 'weight' is 21; it should be 20"),
+        ("size", {"heard": lambda a: -a}, "its weight 'heard' is -20; it should be 20"),
         ("size", {"heard": lambda a: a * 1e30}, "'heard' is 2e+31"),
         ("size", {"weight": lambda a: a * float("nan")}, "NaN or infinity"),
         ("size", {"delta": lambda a: a * 0 + 1e30}, "'delta' has the length"),
@@ -150,7 +152,7 @@ def test_what_the_server_cannot_believe_is_dropped_by_name(engine: str, by: str,
 def test_what_a_client_does_not_hold_does_not_count() -> None:
     holds = {"left": [True] * 6, "right": [True, True, True, False, True, True]}
     _, failed = asked(Says([3], heard=lambda a: a * 0 + 1), sgd(), holds=holds)
-    assert "its weight 'heard' is 1; it should be from 0 to 0" in failed[3]
+    assert "its weight 'heard' is 1; it should be 0" in failed[3]
 
 
 def test_counts_of_an_evaluation_are_whole_and_at_most_what_was_declared() -> None:
@@ -310,3 +312,39 @@ def test_long_gradients_with_small_weights_are_honest() -> None:
     assert not guard._far(per).any()
     per[9] *= 1e4
     assert guard._far(per).tolist() == [False] * 9 + [True]
+
+
+def test_whom_the_model_does_not_fit_is_not_far(tmp_path: Path) -> None:
+    """Nineteen clinics without a case, one with all of them: the others' updates go to 0, and it is the one to hear."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 40, 6)).astype(np.float32)
+    y = np.zeros((20, 40), dtype=np.int64)
+    y[0] = 1
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    f = Federation.from_clients([(x[i], {"case": y[i]}) for i in range(20)])
+    made = Problem(model, [Objective("case", "binary")])
+    result = train(made, f, FedAvg(lr=0.5, local_steps=10), rounds=40, cohort=5, out=tmp_path / "run")
+    assert sum(0 in line["cohort"] for line in result.history) > 3
+    assert result.summary["failures"] == 0
+
+
+def test_a_run_remembers_what_is_usual(tmp_path: Path) -> None:
+    """A resumed run compares with the same medians as one that was never stopped."""
+    guard = Guard(["length"], floor=np.array([1.0]))
+    few = np.full((5, 1), 1e-6)
+    few[0] = 1.0
+    assert guard.compare(range(5), few) == {}
+    assert list(Guard(["length"]).compare(range(5), few)) == [0]
+    problem, f = small_problem(), small_federation()
+    train(problem, f, FedAvg(lr=0.1), rounds=2, out=tmp_path / "run")
+    path = max((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    tree = read_checkpoint(path)
+    assert tree is not None
+    assert "medians" in tree
+
+
+def test_a_weight_below_what_the_server_knows_is_refused() -> None:
+    """A tiny weight of the only holder of an objective would make its mean as large as one likes."""
+    _, failed = asked(Says([3], heard=lambda a: a * 1e-30), sgd(weight="size"), "local")
+    assert "its weight 'heard' is 2e-29; it should be 20" in failed[3]

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from polyfed.callbacks.checked import checked
 from polyfed.callbacks.criterion import Combined, Preference, Reference, Split
 from polyfed.callbacks.judging import Judging
 from polyfed.core.errors import BadInput
 from polyfed.run.callbacks import RunView, callbacks
-from polyfed.run.directory import BEST, KEEP, model_bytes, write
+from polyfed.run.directory import BEST, RunDirectory, model_bytes, round_of, write
 
 if TYPE_CHECKING:
     from polyfed.run.loop import Result
@@ -45,10 +43,6 @@ class BestModel(Judging):
         )  # fmt: skip
         self._folder = Path()
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._named: list[int] = []  # the rounds that checkpoints name, newest first
-
     def check(self, plan: Plan) -> None:
         super().check(plan)
         if sum(isinstance(callback, BestModel) for callback in plan.callbacks) > 1:
@@ -57,6 +51,8 @@ class BestModel(Judging):
     def on_start(self, run: RunView) -> None:
         super().on_start(run)
         self._folder = run.path / "best"
+        for file in [self._file(round) for round in self._kept() if round > self.round]:
+            file.unlink()  # of a round that will be done again
         if self.round and not self._file(self.round).is_file():
             raise BadInput(
                 f"The best model of {run.path}, that of round {self.round}, is not in {self._folder}; put it back, or "
@@ -70,15 +66,11 @@ class BestModel(Judging):
 
     def tree(self) -> dict[str, Any]:
         """For the next checkpoint; what neither it nor those before it name is removed."""
-        self._named = [self.round, *self._named][: KEEP + 1]  # should this one not be written, two others stand
-        kept = {self._file(round) for round in self._named}
-        for file in [file for file in self._folder.glob("round-*.safetensors") if file not in kept]:
-            file.unlink()
-        return {**super().tree(), "named": torch.tensor(self._named)}
-
-    def load(self, tree: Mapping[str, Any]) -> None:
-        super().load(tree)
-        self._named = tree["named"].tolist()
+        rounds, saved = self._kept(), RunDirectory(self._folder.parent).saved()
+        named = {max((r for r in rounds if r <= round_of(path)), default=0) for path in saved}
+        for round in set(rounds) - named - {self.round}:
+            self._file(round).unlink()
+        return super().tree()
 
     def summary(self, run: RunView) -> Mapping[str, Any]:
         data = self._published(run)
@@ -99,6 +91,11 @@ class BestModel(Judging):
         data = self._file(self.round).read_bytes()
         write(run.path / BEST, data)
         return data
+
+    def _kept(self) -> list[int]:
+        """The rounds whose models are here: each was the best until the next."""
+        names = [path.stem.removeprefix("round-") for path in self._folder.glob("round-*.safetensors")]
+        return [int(name) for name in names if name.isdecimal()]
 
     def _file(self, round: int) -> Path:
         return self._folder / f"round-{round:08d}.safetensors"

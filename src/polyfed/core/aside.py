@@ -43,9 +43,18 @@ def read_aside(valid: Any, test: Any, clients: int, names: Names, *, whole: bool
         whole: whether x may not lack a value.
     """
     found = {"valid": valid, "test": test}
-    for what, other in (("valid", "test"), ("test", "valid")):  # a column of texts speaks of both
-        if found[other] is None and isinstance(words := _words(found[what]), Texts) and other in set(words.values):
+    columns = {what: column for what in found if isinstance(column := _words(found[what]), Texts)}
+    for what, words in columns.items():  # a column of texts speaks of both
+        other = "test" if what == "valid" else "valid"
+        if other not in words.values:
+            continue
+        if found[other] is None:
             found[other] = words
+        elif other not in columns or not np.array_equal(words.values, columns[other].values):
+            raise BadInput(
+                f"{what}, a column that says 'train', 'valid' and 'test', speaks for both splits: leave {other}= out. "
+                f"Found {other}= as well; of rows that the column calls {other!r} some would be trained on."
+            )
     return {what: _aside(given, what, clients, names, whole) for what, given in found.items()}
 
 
@@ -117,12 +126,16 @@ def _mask(given: Any, what: str) -> NDArray[np.bool_]:
     values = read(given, what) if not _is_scalar(given) else None
     if isinstance(values, Texts):
         words = {value for value in values.values if value not in SPLITS}
+        if None in words:
+            raise _unsaid(what, sum(value is None for value in values.values))
         if words:
             raise BadInput(
                 f"{what}, as a column of texts, should say 'train', 'valid' or 'test' of every row. Found "
                 f"{shown(sorted(map(str, words))[0])}; or give a mask: {what}=column == ..."
             )
         return np.asarray(values.values == what, dtype=bool)
+    if values is not None and values.is_floating_point() and (gone := int(values.isnan().sum())):
+        raise _unsaid(what, gone)
     if values is None or values.dtype != torch.bool or values.dim() != 1:
         found = given if values is None else f"{values.dtype} of shape {tuple(values.shape)}"
         raise BadInput(
@@ -130,6 +143,13 @@ def _mask(given: Any, what: str) -> NDArray[np.bool_]:
             f"(x, targets) with one for each client. Found {shown(found)}."
         )
     return values.numpy()
+
+
+def _unsaid(what: str, gone: int) -> BadInput:
+    return BadInput(
+        f"{what}, as a column, should say of every row whether it is kept aside. Found {gone} missing values; fill "
+        f"them first: column.fillna(False), or column.fillna('train') of texts."
+    )
 
 
 def kept_aside(rows: Rows, aside: Mapping[str, Aside], size: int, seed: int) -> dict[str, Rows]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from polyfed.core.facts import Facts
 from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
-from polyfed.core.guard import Guard
+from polyfed.core.guard import SHARE, Guard
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
@@ -43,6 +44,7 @@ class Engine(Fleet):
         self.population = {name: Population.of(part.problem, part.federation) for name, part in parts.items()}
         self._guards: dict[str, list[Guard]] = {}  # of each part's last round
         self._buffers: dict[str, Tensor] = {}  # each part's, as last sent
+        self.medians: dict[str, list[float]] = {}  # the largest so far of everything the guard compares
         self._lock = threading.RLock()
 
     @abstractmethod
@@ -54,9 +56,9 @@ class Engine(Fleet):
             replies = self.replies(clients, request)
             first = next(replies, None)  # a GPU works while what is expected is put together
             expected = self.expected(request)
-            guard = expected.guard()
-            self.note_distances(request, guard)
+            guard = self.guard(request, expected)
             yield from guard(map(expected.validated, chain([] if first is None else [first], replies)))
+            self.note_medians(request, guard)
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         return Sum.of(self.ask(clients, request))
@@ -68,11 +70,22 @@ class Engine(Fleet):
         known = self._buffers.get(request.part)
         return expected_replies(self.parts, self.population[request.part], self.layers, request, known)
 
-    def note_distances(self, request: Request, guard: Guard) -> None:
-        """Keep an exchange's lengths until the next round, should one have to be found who spoiled it."""
+    def guard(self, request: Request, expected: Expected) -> Guard:
+        """The guard of an exchange; its lengths are kept until the next round, should one have spoiled it."""
+        so_far = self.medians.get(_exchange(request, expected.labels))
+        guard = expected.guard(None if so_far is None else SHARE * np.array(so_far))
         if not request.exchange:
             self._guards[request.part] = []
         self._guards.setdefault(request.part, []).append(guard)
+        return guard
+
+    def note_medians(self, request: Request, guard: Guard) -> None:
+        """Keep an exchange's medians where they are the largest so far."""
+        if not guard.labels or not guard.on:
+            return
+        of = _exchange(request, guard.labels)
+        so_far = self.medians.get(of, [0.0] * len(guard.labels))
+        self.medians[of] = np.maximum(so_far, guard.median()).tolist()
 
     def far(self) -> dict[int, float]:
         """How many times the median each client's longest array was in the last round."""
@@ -103,6 +116,11 @@ class Engine(Fleet):
         """Let go of processes and connections."""
 
 
+def _exchange(request: Request, labels: Sequence[str]) -> str:
+    """Exchanges whose lengths may be compared: of one model and work, with as many columns."""
+    return f"{request.part}/{request.work}/{len(labels)}"
+
+
 def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
     """What a reply to a request should hold when it arrives."""
     problem = parts[request.part].problem
@@ -120,7 +138,7 @@ def expected_replies(
     return Expected(
         schema_of_reply(parts, layers, request), layers.transported(work, request.options),
         Facts.of(parts[request.part].problem), partial(work.most, request.options), population, request,
-        layers.guard, work.measures, request.shared.get("buffers", buffers),
+        layers.guard, work.measures, request.shared.get("buffers", buffers), work.split(request.options),
     )  # fmt: skip
 
 

@@ -15,6 +15,10 @@ class BadInput(PolyfedError):
     """An impossible experiment, file or argument: nothing has been written (exit code 2)."""
 
 
+class NotFinite(BadInput):
+    """Numbers of clients that passed one by one and are not finite together."""
+
+
 class RunStopped(PolyfedError):
     """A run that could not go on: its last checkpoint is usable (exit code 1)."""
 

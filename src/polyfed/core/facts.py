@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyfed.core.metric import listed
 from polyfed.core.problem import Problem, absolute_error, accuracy, binary_accuracy, nearest_accuracy
 
 SHARES = (accuracy, binary_accuracy, nearest_accuracy)  # from 0 to 1 an example
@@ -26,6 +27,8 @@ class Facts:
         nats: objectives whose losses have a unit.
         least, most: of each measured value, what an example may add to its sum.
         objective: of each measured value, whose it is.
+        tallies: of each metric of counts over a whole split: how many there are, whose they are, and what a row adds to
+            their sum at most.
         buffers: the names of the buffers, in the order of their vector.
         pieces: of each entry of that vector, which buffer it belongs to.
         variances: the entries that are BatchNorm's variances.
@@ -36,6 +39,7 @@ class Facts:
     least: NDArray[np.float64]
     most: NDArray[np.float64]
     objective: NDArray[np.int64]
+    tallies: tuple[tuple[int, int, float], ...]
     buffers: tuple[str, ...]
     pieces: Tensor
     variances: Tensor
@@ -65,6 +69,7 @@ class Facts:
             least=np.where(positive, 0.0, -np.inf),
             most=np.where(share, 1.0, np.inf),
             objective=np.array([k for k, *_ in every]),
+            tallies=tuple((m.size, k, float(m.times or m.size)) for k, _, m in listed(problem) if m.counts),
             buffers=tuple(problem.buffers),
             pieces=pieces,
             variances=torch.nonzero(spread[pieces]).reshape(-1) if len(sizes) else pieces,

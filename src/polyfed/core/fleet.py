@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyfed.core.clock import Clock
+from polyfed.core.federation import SPLITS
 from polyfed.core.messages import Reply, Request, size
 from polyfed.core.problem import Problem
 from polyfed.core.schema import Fields, weigh
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from polyfed.core.federation import Federation
 
 Ids = Sequence[int]
+UNSAID = 10  # times its training examples: the rows kept aside that a client may have which has not said how many
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ class Sum:
 class Population:
     """What the server knows of one model and its clients: the objectives' names, how many examples each client has,
     which objectives it holds (clients x objectives), the type that the model is trained in, which part of its
-    examples has a label for an objective (clients x objectives; as it holds them where no label is missing), and the
-    sizes of the letters that schemas are written in."""
+    examples has a label for an objective (clients x objectives; as it holds them where no label is missing), the sizes
+    of the letters that schemas are written in, and how many rows each client keeps aside in the splits 'valid' and
+    'test', -1 where it has not said."""
 
     names: Sequence[str]
     examples: NDArray[np.int64]
@@ -111,6 +114,14 @@ class Population:
     dtype: torch.dtype = torch.float32
     labelled: NDArray[Any] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    aside: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    def rows(self, split: str) -> NDArray[np.int64]:
+        """The most rows of a split that each client may say it has: of those kept aside it may not have said."""
+        if split not in SPLITS[1:]:
+            return self.examples
+        said = self.aside.get(split, np.full_like(self.examples, -1))
+        return np.where(said < 0, UNSAID * self.examples, said)
 
     def sizes(self, request: Request) -> dict[str, int]:
         """Of all letters in the schema of a reply to this request."""
@@ -125,16 +136,19 @@ class Population:
     def of(cls, problem: Problem, federation: Federation) -> Population:
         holds, part = federation.matrix(problem.names), federation.fractions(problem.names)
         labelled = part if federation.labelled else None
-        return cls(problem.names, federation.examples, holds, problem.dtype, labelled, problem.dims)
+        every = {split: rows for split in SPLITS[1:] if (rows := getattr(federation, split)) is not None}
+        aside = {split: rows.length for split, rows in every.items() if len(rows) == len(federation)}
+        return cls(problem.names, federation.examples, holds, problem.dtype, labelled, problem.dims, aside)
 
     def shifted(self, first: int) -> Population:
         """The same clients, numbered from `first` on."""
+
         def later(table: NDArray[Any]) -> NDArray[Any]:
-            return np.pad(table, ((first, 0), (0, 0)))
+            return np.pad(table, ((first, 0), *[(0, 0)] * (table.ndim - 1)))
 
         labelled = None if self.labelled is None else later(self.labelled)
-        examples = np.pad(self.examples, (first, 0))
-        return replace(self, examples=examples, holds=later(self.holds), labelled=labelled)
+        aside = {split: later(rows) for split, rows in self.aside.items()}
+        return replace(self, examples=later(self.examples), holds=later(self.holds), labelled=labelled, aside=aside)
 
 
 class Fleet(ABC):

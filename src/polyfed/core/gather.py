@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyfed.core.aligning import aligned, index_of
 from polyfed.core.aside import Aside, More, is_pair, kept_aside, read_aside, stretches
 from polyfed.core.errors import BadInput, shown
 from polyfed.core.federation import Federation, Rows
@@ -46,6 +47,8 @@ def from_arrays(
         raise BadInput(
             f"Say who has which rows: owner=, the owner of each row, or clients=, {CLIENTS}. Found {found} of them."
         )
+    index = index_of(x)
+    owner, valid, test = (_by_label(*one, index) for one in ((owner, "owner"), (valid, "valid"), (test, "test")))
     rows, names = (_dealt(clients, len(table), way.seed), ()) if owner is None else rows_of(owner, len(table))
     return _federation([table], rows, names, read_aside(valid, test, len(rows), names, whole=way.prepare is None), way)
 
@@ -85,7 +88,7 @@ def from_frame(
         if isinstance(given, str):
             return column_of(frame, given)
         if not is_frame(given):
-            return given
+            return _by_label(given, what, index_of(frame))
         if owner not in columns_of(given):
             return More([table(given, lambda row: f"the {what} rows")], None)
         whose = known_owners(given[owner], names, what)
@@ -101,13 +104,18 @@ def from_frame(
 # who has which rows
 
 
+def _by_label(given: Any, what: str, index: Any) -> Any:
+    """A column with its rows as those of x; pairs of (x, targets) have rows of their own."""
+    return given if isinstance(given, Mapping | tuple) else aligned(given, index, what)
+
+
 def _dealt(clients: Any, rows: int, seed: int) -> Rows:
     """Row numbers of each client: given, or at random."""
     if isinstance(clients, int | np.integer) and not isinstance(clients, bool) and clients > 0:
         return Rows.dealt(generator(seed, "partition").permutation(rows), int(clients))
     if isinstance(clients, Rows):
         given = clients
-    elif isinstance(clients, str | bytes) or np.isscalar(clients) or not hasattr(clients, "__len__"):
+    elif isinstance(clients, str | bytes) or not hasattr(clients, "__len__") or getattr(clients, "shape", None) == ():
         raise BadInput(f"clients should be {CLIENTS}; a column of owners is given as owner=. Found {shown(clients)}.")
     elif _is_column(clients):
         raise BadInput(
@@ -125,7 +133,7 @@ def _is_column(values: Any) -> bool:
     """One number or text a row, where lists of row numbers are meant."""
     if not isinstance(values, list | tuple | np.ndarray | Tensor):
         return hasattr(values, "to_numpy") and not is_frame(values)  # a Series
-    return np.ndim(values[0]) == 0 if len(values) else False
+    return len(values) > 0 and np.ndim(values[0]) == 0
 
 
 # one table of all rows

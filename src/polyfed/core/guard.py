@@ -14,6 +14,9 @@ order of the cohort. The first replies wait until `FIRST` of them are there and 
 first 8, 16, 32, ... replies. One that is far is set aside, at most `MOST_ASIDE` (then the farthest is dropped), and at
 the end of the exchange those that are far from the median of all are dropped; the others come last.
 
+Where a model fits most clients, their updates, gradients and losses go towards 0, and whoever it does not fit would be
+far. So the median counts as at least `SHARE` of the largest median that this kind of exchange has had in the run.
+
 Lengths that fewer than `KNOWN` clients of an exchange have are not compared: two clients cannot be told apart. `LIMIT`
 holds for everybody, in every exchange (`core/validate.py`).
 """
@@ -36,6 +39,7 @@ FIRST = 8  # replies before the first comparison: fewer than five of them cannot
 MOST_WAIT = 32  # replies held back at the beginning, where an objective is held by few
 MOST_ASIDE = 16  # replies set aside until the end
 LOOSE = 1000.0  # times as far: losses whose unit nobody knows, near 0 where a model fits most clients
+SHARE = 0.1  # of the largest median so far: what the median counts as at least
 LIMIT = 1e15  # the length of anything: squares of it, added up, are finite in float32
 
 Lengths = NDArray[np.float64]  # clients x what is compared
@@ -58,6 +62,7 @@ class Guard:
         on: whether far replies are left out, or only noted.
         twins: pairs of columns of which both have to be far.
         times: for each column how many times farther than others it may be; infinite where it is only noted.
+        floor: for each column what its median counts as at least: a part of those of earlier exchanges.
     """
 
     def __init__(
@@ -66,10 +71,11 @@ class Guard:
         on: bool = True,
         twins: Sequence[tuple[int, int]] = (),
         times: Sequence[float] | None = None,
+        floor: Lengths | None = None,
     ) -> None:
         self.labels, self.on, self._twins = labels, on, twins
         self._times = np.ones(len(labels)) if times is None else np.asarray(times, dtype=np.float64)
-        self._factor = FACTOR
+        self._factor, self._floor = FACTOR, np.zeros(len(labels)) if floor is None else floor
         self.clients: list[int] = []
         self._lengths: list[Lengths] = []
         self._median = np.full(len(labels), np.inf)
@@ -106,7 +112,7 @@ class Guard:
 
     def _compare_waiting(self, one: _Came, at: int, last: bool) -> None:
         every = self._lengths[0] if len(self._lengths) == 1 else np.concatenate(self._lengths)
-        self._median, self._factor = medians(every), factor(len(every))
+        self._median, self._factor = self._typical(every), factor(len(every))
         missing = (every > 0).any(0) & np.isinf(self._median) & np.isfinite(self._times)
         if self._waits and (last or not missing.any()):
             self._waits = False
@@ -137,7 +143,7 @@ class Guard:
 
         if self._lengths and (self._waits or self._aside):
             every = np.concatenate(self._lengths)
-            self._median, self._factor = medians(every), factor(len(every))
+            self._median, self._factor = self._typical(every), factor(len(every))
         for came in self._came if self._waits else ():
             came.far = self._far(came.lengths)
         yield from self._go_on()
@@ -176,8 +182,19 @@ class Guard:
         self._lengths.append(lengths)
         if not self.on:
             return {}
-        self._median, self._factor = medians(lengths), factor(len(lengths))
+        self._median, self._factor = self._typical(lengths), factor(len(lengths))
         return {clients[i]: self._why(lengths[i]) for i in np.flatnonzero(self._far(lengths)).tolist()}
+
+    def _typical(self, lengths: Lengths) -> Lengths:
+        """The median of each column, or the floor where that is more; infinite where too few are known."""
+        return np.asarray(np.maximum(medians(lengths), self._floor))
+
+    def median(self) -> Lengths:
+        """The median of each column over the whole exchange, 0 where too few are known."""
+        if not self._lengths:
+            return np.zeros(len(self.labels))
+        found = medians(np.concatenate(self._lengths))
+        return np.asarray(np.where(np.isfinite(found), found, 0.0))
 
     def farthest(self, known: int = 1, compared: bool = False) -> dict[int, float]:
         """How many times the median each client's longest is, of those that have come.
@@ -189,7 +206,11 @@ class Guard:
         if not self._lengths or not self.labels:
             return {}
         every = np.concatenate(self._lengths)
-        median = medians(every, known) * (self._times if compared else 1.0)
+        median = medians(every, known)
+        few = (every > 0).sum(0) < KNOWN
+        if few.any() and not few.all():  # whoever is alone with an objective is measured by the others'
+            median[few] = np.median(median[~few])
+        median = median * (self._times if compared else 1.0)
         return dict(zip(self.clients, (np.abs(every) / median).max(1).tolist(), strict=True))
 
 

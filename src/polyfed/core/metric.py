@@ -38,6 +38,8 @@ class SplitMetric:
         better: 'higher' or 'lower'.
         counts: whether all statistics are whole numbers from 0 to the number of rows. They then travel as integers,
             and the server refuses others.
+        times: of counts, how many of them one row adds to at most: 1 for a histogram. Their sum is then at most that
+            many times the rows; if not given, only each one is bounded.
         takes: columns of the data that `update` gets after the mask.
         bounds: of the statistics' sum: the least and the largest value that the figure can have, where `compute`
             rounds, because rows were put into bins.
@@ -50,6 +52,7 @@ class SplitMetric:
     counts: bool = False
     takes: Sequence[str] = ()
     bounds: Callable[[Statistics], tuple[float, float]] | None = None
+    times: int | None = None
 
     def __post_init__(self) -> None:
         shape = (self.shape,) if isinstance(self.shape, int) else self.shape
@@ -62,6 +65,8 @@ class SplitMetric:
                 raise BadInput(f"SplitMetric: {name} should be a function. Found {shown(getattr(self, name))}.")
         if self.better not in ("higher", "lower"):
             raise BadInput(f"SplitMetric: better should be 'higher' or 'lower'. Found {shown(self.better)}.")
+        if self.times is not None and not (self.counts and type(self.times) is int and self.times > 0):
+            raise BadInput(f"SplitMetric: times, of counts, should be a whole number from 1. Found {shown(self.times)}.")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "takes", tuple(self.takes))
 

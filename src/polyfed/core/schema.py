@@ -41,7 +41,8 @@ class Field:
         whole: of a weight: whether it is a number of rows.
         exact: of a weight: whether it is all that the client counts, and no less.
         below: of whole numbers: all are from 0 to below this; 0 for any.
-        upto: of counts: the array with the number of rows; all are whole numbers from 0 to it.
+        upto: of the counts of metrics over a whole split: the array with each objective's number of rows, which bounds
+            each count and, as the metric says (`SplitMetric.times`), their sum.
         least: no entry is below this.
         form: of matrices: 'gram' for products of a matrix with itself, symmetric and positive semi-definite;
             'orthonormal' for rows that are.

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyfed.core.aligning import aligned, index_of
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import MISSING
 from polyfed.core.owners import absent
@@ -151,9 +152,9 @@ def chosen(frame: Any, x: Any, of: Callable[[int], str], *, whole: bool) -> Nest
     if isinstance(x, Mapping):
         return {str(name): chosen(frame, some, of, whole=whole) for name, some in x.items()}
     if isinstance(x, str):
-        made = read(column_of(frame, x), f"The column {x!r}")
-        if isinstance(made, Texts):
-            raise _text(x)
+        made = _column(frame, x)
+        if whole and made.is_floating_point() and not bool(torch.isfinite(made).all()):
+            _refuse_gaps(frame, [x], made.reshape(len(made), -1).numpy(), of)
         return made
     if not isinstance(x, list | tuple) or not x:
         raise BadInput(f"x should be a list of columns, or a dict of such lists by input. Found {shown(x)}.")
@@ -197,12 +198,24 @@ def _matrix(frame: Any, names: list[str]) -> NDArray[Any]:
 
 
 def _numbers(frame: Any, name: str) -> NDArray[Any]:
-    values = read(column_of(frame, name), f"The column {name!r}")
-    if isinstance(values, Texts):
-        raise _text(name)
+    values = _column(frame, name)
     if values.dim() != 1:
         raise BadInput(f"The column {name!r} needs one number a row. Found rows of {tuple(values.shape[1:])}.")
     return np.asarray(values)
+
+
+def _column(frame: Any, name: str) -> Tensor:
+    """A column of numbers; dates and texts are no inputs."""
+    values = column_of(frame, name)
+    if hasattr(values, "dt") and "date" in str(getattr(values, "dtype", "")).lower():
+        raise BadInput(
+            f"Inputs should be numbers. Found dates in column {name!r}; make numbers of it first: "
+            f"df[{name!r}] = (df[{name!r}] - df[{name!r}].min()).dt.total_seconds()."
+        )
+    made = read(values, f"The column {name!r}")
+    if isinstance(made, Texts):
+        raise _text(name)
+    return made
 
 
 def _text(name: str) -> BadInput:
@@ -228,6 +241,10 @@ class Table:
     @classmethod
     def of(cls, x: Any, targets: Any, columns: Any = None, *, whole: bool = True) -> Table:
         """From what people have; whole: whether x may not lack a value."""
+        index = index_of(x)
+        x, targets, columns = (
+            aligned(given, index, what) for given, what in ((x, "x"), (targets, "targets"), (columns, "columns"))
+        )
         return cls(inputs(x, whole=whole), _by_name(targets, "targets"), _by_name(columns, "columns"))
 
     def __post_init__(self) -> None:

@@ -74,6 +74,7 @@ class Expected:
         guard: whether lengths are limited and honest forms asked for.
         measures: whether the work only measures: losses are then figures, and not compared.
         buffers: the server's, which clients started from, where they are known.
+        split: the rows that the work is about, 'train', 'valid' or 'test'.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Expected:
         guard: bool = True,
         measures: bool = False,
         buffers: Tensor | None = None,
+        split: str = "train",
     ) -> None:
         self.schema, self.facts, self.population = schema, facts, population
         self._packed = {name: f.packed for name in schema if (f := fields[name]).packed is not None}
@@ -97,6 +99,7 @@ class Expected:
             schema = {**schema, **wide}
         self.weighed, self.strict, self.limit = request.weighed, guard, LIMIT if guard else math.inf
         self._most, self._measures = cache(most), measures
+        self._rows, self._aside = population.rows(split), split != "train"
         self._columns: list[tuple[Columns, slice]] = []
         at = 0
         for columns in columns_of(schema, self.fields, facts, request, buffers, guard):
@@ -136,9 +139,9 @@ class Expected:
         self.labels = [c.label for c in every] + [every[i].label for i in twins]
         self.times = [c.times for c in every] + [every[i].times for i in twins]
 
-    def guard(self) -> Guard:
-        """For one exchange's replies."""
-        return Guard(self.labels, self.strict, self.twins, self.times)
+    def guard(self, floor: Lengths | None = None) -> Guard:
+        """For one exchange's replies; floor: what the medians are at least."""
+        return Guard(self.labels, self.strict, self.twins, self.times, floor)
 
     def _compared(self, buffers: Tensor | None) -> Iterator[Compared]:
         for columns, s in self._columns:
@@ -234,13 +237,13 @@ class Expected:
 
     def _counts(self, clients: list[int]) -> Lengths:
         """What each client counts, as a column."""
-        examples = self.population.examples[clients].tolist()
+        examples = self._rows[clients].tolist()
         return np.array([self._most(n) for n in examples], dtype=np.float64).reshape(-1, 1)
 
     def _stakes(self, clients: list[int], most: Lengths) -> Lengths:
         """What part of what it counts each client counts for each objective: by size, the part that has a label."""
         holds = self.population.holds[clients]
-        if self.population.labelled is None:
+        if self.population.labelled is None or self._aside:  # of rows kept aside nobody has said how many have one
             return holds.astype(np.float64)
         by_size = most == self.population.examples[clients].reshape(-1, 1)
         return np.asarray(np.where(by_size, self.population.fractions[clients], holds), dtype=np.float64)
@@ -256,7 +259,7 @@ class Expected:
             high[:, at] = own
             if f.exact and self.strict:
                 low = low.repeat(len(most), 0) if low is self._low else low
-                low[:, at] = most**f.power / room
+                low[:, at] = own / room**2
         return low, high
 
     def _bounded_sums(self, table: Lengths, low: Bounds, high: Bounds) -> tuple[Bounds, Bounds]:
@@ -344,8 +347,10 @@ class Expected:
         name, f = columns.name, self.fields[columns.name]
         upto = f" to {high:.6g}" if math.isfinite(high) and high < self.limit else ""
         if columns.kind == "weight":
+            if f.exact and self.strict:
+                return f"{WEIGHT} {name!r} is {found:.6g}; it should be {high:.6g}"
             kind = "a whole number from" if f.whole else "from"
-            return f"{WEIGHT} {name!r} is {found:.6g}; it should be {kind} {low if f.exact else 0:.6g}{upto}"
+            return f"{WEIGHT} {name!r} is {found:.6g}; it should be {kind} 0{upto}"
         if columns.kind == "place":
             return f"{name!r} should hold numbers from 0 to below {f.below}"
         if columns.kind == "deviation":
@@ -384,13 +389,18 @@ class Expected:
         }
 
     def _wrong_tallies(self, stack: Stack) -> dict[int, str]:
-        """Who counts fewer than no rows, or more than it says there are."""
+        """Who counts fewer than no rows, or more than it says there are: in one entry, or in all of a metric's."""
         bad: dict[int, str] = {}
         for name in self._tallies:
-            rows, n = stack[name].reshape(len(stack.clients), -1), stack[self.fields[name].upto].unsqueeze(1)
-            wrong = ((rows < 0) | (rows > n)).any(1).tolist()
-            bad |= {c: f"{name!r} should hold whole numbers from 0 to its number of rows"
-                    for c, w in zip(stack.clients, wrong, strict=True) if w}  # fmt: skip
+            upto = self.fields[name].upto
+            heard = stack[upto].double() * self._weights[upto]
+            wrong = torch.zeros(len(heard), dtype=torch.bool, device=heard.device)
+            parts = stack[name].double().split([size for size, *_ in self.facts.tallies], 1)
+            for own, (_, k, times) in zip(parts, self.facts.tallies, strict=True):
+                n = heard[:, k]
+                wrong |= ((own < 0) | (own > n.unsqueeze(1))).any(1) | (own.sum(1) > times * n)
+            bad |= {c: f"{name!r} should hold whole numbers from 0 to its number of rows, and add up to no more"
+                    for c, w in zip(stack.clients, wrong.tolist(), strict=True) if w}  # fmt: skip
         return bad
 
 

@@ -66,7 +66,8 @@ class Work:
         cost: from the options, a client's number of examples and of objectives held to the rows that gradients are
             taken on, each objective's counted: what simulated time charges. None for work without gradients.
         counts: from the options and a client's number of examples to the most that the client may count in a mean, for
-            the server to check; its number of examples if not given.
+            the server to check; its number of examples if not given. Work with an option `split` is about that split's
+            rows: its counts gets their number.
         local_model: from a client, the request and its options to the model and the buffers that the client's local
             training ends with, for those who measure it; None for work without local training.
     """
@@ -132,6 +133,10 @@ class Work:
         """The most that a client with so many examples may count."""
         n = max(int(examples), 1)
         return float(n if self.counts is None else self.counts(self.parse(options), n))
+
+    def split(self, options: Options) -> str:
+        """Which of a client's rows it is about: those that its option `split` names, else 'train'."""
+        return str(getattr(self.parse(options), "split", "train"))
 
     def sizes(self, options: Options) -> dict[str, int]:
         """The options that are whole numbers: letters that a schema may be written in."""

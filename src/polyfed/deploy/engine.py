@@ -81,8 +81,9 @@ class OverGrid(Engine):
         self.reached = {m: Reached(nodes[m], of[m], place, Patience()) for place, m in enumerate(parts)}
         for m, part in parts.items():
             self.population[m] = Population(
-                part.problem.names, of[m].examples, of[m].holds, part.problem.dtype, of[m].labelled, part.problem.dims
-            )
+                part.problem.names, of[m].examples, of[m].holds, part.problem.dtype, of[m].labelled, part.problem.dims,
+                of[m].aside,
+            )  # fmt: skip
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         came: dict[int, Reply] = {}

@@ -7,6 +7,7 @@ states of the last rounds are kept, and those it knows nothing of are dropped.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from polyfed.client.memory import Job, Memory
 from polyfed.core.client import ClientState
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import TICKS, Request, decode, encode
-from polyfed.run.directory import KEEP, write
+from polyfed.run.directory import spaced, write
 
 
 class DiskMemory(Memory):
@@ -34,6 +35,8 @@ class DiskMemory(Memory):
         if not re.fullmatch(r"[0-9a-f]{32}", run):
             raise BadInput(f"A run's id is 32 hexadecimal digits. Found {run!r}.")
         safe = re.sub(r"[^\w-]", "_", name)
+        if safe != name:  # "a.b" and "a_b" are two clients; no name that stays as it is holds "~"
+            safe += f"~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         return cls(home / run / f"{safe}.{model}")
 
     # this round's arrays
@@ -80,5 +83,5 @@ class DiskMemory(Memory):
 def _stale(ticks: list[int], used: int, round: int) -> set[int]:
     """All but the state that was used last, and the last of each round that a checkpoint may go back to."""
     known = [tick for tick in ticks if tick <= used]
-    ends = [max((t for t in known if t // TICKS <= round - back), default=-1) for back in range(KEEP + 1)]
+    ends = [max((t for t in known if t // TICKS <= end), default=-1) for end in spaced(round - 1)]
     return set(ticks) - {*known[-1:], *ends}

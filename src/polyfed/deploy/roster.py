@@ -15,22 +15,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyfed.core.errors import BadInput, shown
+from polyfed.core.federation import SPLITS
 from polyfed.core.messages import Arrays, BadMessage, short_text, whole_number
 from polyfed.run.directory import write
 
 LONGEST_NAME = 100  # characters
+ASIDE = SPLITS[1:]  # the rows that clients keep aside
 MOST = 1 << 40  # examples: sums over all clients stay far from what 64 bits hold
 
 
 @dataclass(frozen=True)
 class Description:
     """What a client says of itself: labelled is how many of its examples have a label for each objective, None where
-    no label is missing."""
+    no label is missing; aside is how many rows it keeps for 'valid' and for 'test', None where it has not said."""
 
     name: str
     examples: int
     holds: list[bool]
     labelled: list[int] | None = None
+    aside: list[int] | None = None
 
     @classmethod
     def of(cls, arrays: Arrays, objectives: int) -> Description:
@@ -43,7 +46,8 @@ class Description:
         if holds is None or holds.dtype != torch.bool or holds.shape != (objectives,):
             found = "nothing" if holds is None else f"{holds.dtype} of shape {shown(tuple(holds.shape))}"
             raise BadMessage(f"A client says of {objectives} objectives whether it holds them; found {found}.")
-        return cls(name, examples, holds.tolist(), _labelled(arrays.get("labelled"), objectives, examples))
+        labelled = _labelled(arrays.get("labelled"), objectives, examples)
+        return cls(name, examples, holds.tolist(), labelled, _aside(arrays.get("aside")))
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,12 @@ class Roster:
         said = [c.labelled if c.labelled is not None else [c.examples] * len(c.holds) for c in self.clients]
         return np.where(self.holds, np.array(said) / n, 0.0)
 
+    @property
+    def aside(self) -> dict[str, NDArray[np.int64]]:
+        """How many rows each client keeps aside, by split; -1 where it has not said."""
+        said = [[-1] * len(ASIDE) if c.aside is None else c.aside for c in self.clients]
+        return dict(zip(ASIDE, np.array(said, dtype=np.int64).reshape(-1, len(ASIDE)).T, strict=True))
+
     def save(self, path: Path) -> None:
         table = {"run": self.run, "clients": [vars(client) for client in self.clients]}
         write(path, json.dumps(table, indent=1).encode() + b"\n")
@@ -100,5 +110,15 @@ def _labelled(said: Tensor | None, objectives: int, examples: int) -> list[int] 
         raise BadMessage(
             f"A client says of {objectives} objectives how many of its {examples} examples have a label; found {found}."
         )
+    counts: list[int] = said.tolist()
+    return counts
+
+
+def _aside(said: Tensor | None) -> list[int] | None:
+    if said is None:
+        return None
+    if said.dtype != torch.int64 or said.shape != (len(ASIDE),) or not ((said >= 0) & (said <= MOST)).all():
+        found = f"{said.dtype} of shape {shown(tuple(said.shape))}"
+        raise BadMessage(f"A client says how many rows it keeps for {' and '.join(ASIDE)}, 0 to {MOST}; found {found}.")
     counts: list[int] = said.tolist()
     return counts

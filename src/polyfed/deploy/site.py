@@ -11,7 +11,7 @@ import torch
 from polyfed.client.memory import Memory
 from polyfed.client.node import Node
 from polyfed.core.errors import PolyfedError
-from polyfed.core.federation import Federation
+from polyfed.core.federation import SPLITS, Federation, Rows
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply
 from polyfed.core.problem import Problem
@@ -38,11 +38,14 @@ class Site:
             return Reply(error=f"refused: {error}").encode()
 
     def describe(self) -> Reply:
-        """Who this is, how many examples it has, for which objectives, and with how many labels if some are missing."""
+        """Who this is, how many examples it has, for which objectives, and with how many labels if some are missing; and
+        how many rows it keeps aside."""
         name = torch.from_numpy(np.frombuffer(self.name.encode(), dtype=np.uint8).copy())
         holds = torch.from_numpy(self.federation.matrix(self.problem.names)[0].copy())
         examples = int(self.federation.examples[0])
-        said = {"name": name, "examples": torch.tensor(examples), "holds": holds}
+        kept: list[Rows | None] = [getattr(self.federation, split) for split in SPLITS[1:]]
+        aside = torch.tensor([0 if rows is None else int(rows.length[0]) for rows in kept])
+        said = {"name": name, "examples": torch.tensor(examples), "holds": holds, "aside": aside}
         if self.federation.labelled:
             part = self.federation.fractions(self.problem.names)[0]
             said["labelled"] = torch.from_numpy(np.rint(part * examples).astype(np.int64))

@@ -23,7 +23,8 @@ def f1(classes: int = 2, *, threshold: float = 0.0) -> SplitMetric:
         threshold: of two classes, the logit above which an example is taken for class 1.
     """
     check_classes(classes)
-    return SplitMetric(partial(_counts, classes=classes, threshold=threshold), _f1, (classes, 3), "higher", counts=True)
+    update = partial(_counts, classes=classes, threshold=threshold)
+    return SplitMetric(update, _f1, (classes, 3), "higher", counts=True, times=3)
 
 
 def balanced_accuracy(classes: int = 2, *, threshold: float = 0.0) -> SplitMetric:
@@ -35,7 +36,7 @@ def balanced_accuracy(classes: int = 2, *, threshold: float = 0.0) -> SplitMetri
     """
     check_classes(classes)
     update = partial(_counts, classes=classes, threshold=threshold)
-    return SplitMetric(update, _mean_recall, (classes, 3), "higher", counts=True)
+    return SplitMetric(update, _mean_recall, (classes, 3), "higher", counts=True, times=3)
 
 
 def _counts(output: Tensor, target: Tensor, mask: Tensor, *, classes: int, threshold: float) -> Tensor:

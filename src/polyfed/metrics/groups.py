@@ -43,7 +43,7 @@ def _by_group(column: str, groups: int, threshold: float, compute: object) -> Sp
         raise BadInput(f"A gap needs 2 groups or more. Found groups={groups!r}.")
     update = partial(_counts, groups=groups, threshold=threshold)
     assert callable(compute)
-    return SplitMetric(update, compute, (groups, 2, 2), "lower", counts=True, takes=(column,))
+    return SplitMetric(update, compute, (groups, 2, 2), "lower", counts=True, takes=(column,), times=1)
 
 
 def _counts(output: Tensor, target: Tensor, mask: Tensor, group: Tensor, *, groups: int, threshold: float) -> Tensor:

@@ -52,7 +52,7 @@ def _of_scores(compute: Any, bounds: Any, classes: int, bins: int, scale: float)
     check_classes(classes)
     update = partial(_histograms, classes=classes, bins=Bins(bins, scale))
     shape = (1 if classes == 2 else classes, 2, bins)
-    return SplitMetric(update, compute, shape, "higher", counts=True, bounds=bounds)
+    return SplitMetric(update, compute, shape, "higher", counts=True, bounds=bounds, times=shape[0])
 
 
 def check_classes(classes: int) -> None:

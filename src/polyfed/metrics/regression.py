@@ -54,7 +54,7 @@ def quantile(
     kept = Bins(bins, scale, signed=of == "output")
     return SplitMetric(
         partial(_binned, bins=kept), partial(_quantile, q=q, bins=kept), bins, better, counts=True,
-        bounds=partial(_edges, q=q, bins=kept),
+        bounds=partial(_edges, q=q, bins=kept), times=1,
     )  # fmt: skip
 
 
@@ -87,9 +87,15 @@ def _quantile(counts: Statistics, *, q: float, bins: Bins) -> float:
     if not n:
         return float("nan")
     rank, upto = q * (n - 1), counts.cumsum()
-    b = int(np.searchsorted(upto, rank, side="right"))
+    b = _bin(upto, rank)
     inside = (rank - (upto[b] - counts[b]) + 0.5) / counts[b]
     return float(bins.edge(b + min(inside, 1.0)))
+
+
+def _bin(upto: Statistics, rank: float) -> int:
+    """The bin in which a rank lies, of those with counts: rounding never leads past the last of them."""
+    last = int(np.searchsorted(upto, upto[-1]))
+    return min(int(np.searchsorted(upto, rank, side="right")), last)
 
 
 def _edges(counts: Statistics, *, q: float, bins: Bins) -> tuple[float, float]:
@@ -97,5 +103,5 @@ def _edges(counts: Statistics, *, q: float, bins: Bins) -> tuple[float, float]:
     if not n:
         return float("nan"), float("nan")
     rank, upto = q * (n - 1), counts.cumsum()
-    first, last = (int(np.searchsorted(upto, r, side="right")) for r in (np.floor(rank), np.ceil(rank)))
+    first, last = (_bin(upto, r) for r in (np.floor(rank), np.ceil(rank)))
     return float(bins.edge(first)), float(bins.edge(last + 1))

@@ -36,7 +36,6 @@ from polyfed.run.format import FORMAT, check_format
 from polyfed.run.history import History
 
 PATIENCE = 2.0  # seconds until a run that somebody else holds is given up
-KEEP = 2  # checkpoints: should the last be unreadable, the one before serves
 CHECKPOINT = re.compile(r"round-(\d{8,})-([0-9a-f]{8})\.safetensors")
 # may change; guard not without a word
 FREE = ("rounds", "engine", "evaluate", "callbacks", "guard", "check_rows", "name", "folder")
@@ -186,10 +185,12 @@ class RunDirectory:
             with self.metrics.open("r+b") as file:
                 os.fsync(file.fileno())
             self.checkpoints.mkdir(exist_ok=True)
-            write(self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors", data)
-            mine = [path for path in self.saved() if round_of(path) <= round]  # never the one just written
-            for old in mine[KEEP:]:
-                old.unlink()
+            made = self.checkpoints / f"round-{round:08d}-{zlib.crc32(data):08x}.safetensors"
+            write(made, data)
+            mine = [path for path in self.saved() if round_of(path) <= round and path != made]
+            for old in mine:
+                if old not in _worth_keeping(mine, round):
+                    old.unlink()
 
     def saved(self) -> list[Path]:
         """The files that are called as checkpoints are, newest first; a stranger's are not."""
@@ -264,6 +265,31 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError):
         pass
     return None
+
+
+def spaced(round: int) -> list[int]:
+    """The rounds that one can go back to after a round, newest first: one for each power of two up to it.
+
+    Of the rounds that 2^k divides and 2^(k+1) does not, the last. So the round itself and the one before it are among
+    them, and whoever wants to go back a rounds finds one that is less than 3a back. What is not among them now is not
+    later, either: a client that keeps to the same rule has the states that the server's checkpoints name.
+
+    Args:
+        round: the newest round, from 1 on; of 0 there are none.
+    """
+    powers = [1 << k for k in range(round.bit_length())]
+    return sorted((round - (round - power) % (2 * power) for power in powers), reverse=True)
+
+
+def _worth_keeping(saved: list[Path], round: int) -> set[Path]:
+    """Of checkpoints before the one of a round, newest first: for each round to go back to, the last by then.
+
+    Args:
+        saved: their files.
+        round: the newest checkpoint's.
+    """
+    ends = [[path for path in saved if round_of(path) <= end][:1] for end in spaced(round) if end < round]
+    return {path for some in ends for path in some}
 
 
 def round_of(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import time
@@ -24,7 +25,7 @@ from polyfed.core.algorithm import State, run_round
 from polyfed.core.clock import Clock
 from polyfed.core.door import Door, PartView, layer_fleets
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, PolyfedError, RunStopped, cut
+from polyfed.core.errors import BadInput, Interrupted, NobodyAnswered, NotFinite, PolyfedError, RunStopped, cut
 from polyfed.core.fleet import Metered
 from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
@@ -184,7 +185,9 @@ class _Loop:
         return t, states
 
     def _restore(self, tree: Mapping[str, Any]) -> None:
-        """What clients, layers and callbacks remember."""
+        """What clients, layers, callbacks and the guard remember."""
+        known = bytes(tree["medians"].tolist()) if "medians" in tree else b"{}"
+        self.engine.medians = json.loads(known)
         self.engine.load(self._by_part(tree.get("clients", {})))
         folded, layers = self._by_part(tree.get("folded", {})), self._by_part(tree.get("layers", {}))
         for name, door in self.doors.items():
@@ -235,6 +238,7 @@ class _Loop:
             "clients": self._packed(self.engine.tree()),
             "folded": self._packed({name: door.clock.tree() for name, door in self.doors.items()}),
         }
+        tree |= {"medians": _bytes(json.dumps(known))} if (known := self.engine.medians) else {}
         layers = {name: _trees(layer_fleets(door)) for name, door in self.doors.items()}
         tree |= {"layers": self._packed(layers)} if any(layers.values()) else {}
         tree |= {"callbacks": told} if (told := self.audience.trees()) else {}
@@ -282,7 +286,7 @@ class _Loop:
                     return trained
                 first = first or RunStopped(f"{why}, which is not taken. {self._suspects()}")
             except BadInput as error:  # a Gram matrix that is not finite; in round 1, settings that do not go together
-                if t == 1:
+                if t == 1 and not isinstance(error, NotFinite):
                     raise
                 why = f"round {t} is not taken"
                 first = first or RunStopped(f"Round {t} is not taken: {error} {self._suspects()}")

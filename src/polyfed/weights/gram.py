@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, NotFinite
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ def as_gram(gram: Numbers) -> Array:
         raise BadInput(f"A Gram matrix should be square, one row per objective. Found shape {G.shape}.")
     if not math.isfinite(np.vdot(G, G)) and not np.isfinite(G).all():  # the product first: a third of the time
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(G))[0])
-        raise BadInput(f"A Gram matrix should hold finite numbers. Found {G[where]} at {where}; lower the step size.")
+        raise NotFinite(f"A Gram matrix should hold finite numbers. Found {G[where]} at {where}; lower the step size.")
     return G
 
 

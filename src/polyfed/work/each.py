@@ -14,7 +14,7 @@ from polyfed.core.messages import Request
 from polyfed.core.schema import gradient, update, weight
 from polyfed.core.work import Arrays, work
 from polyfed.work.jacobian import columns
-from polyfed.work.sgd import HEARD, TRAINED, LocalSteps, descend
+from polyfed.work.sgd import HEARD, TRAINED, WEIGHT, LocalSteps, descend
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def local_model(client: GradientClient, request: Request, options: LocalSteps) -
 
 @work(
     "sgd-each",
-    reply={"deltas": update("M d", by="heard"), "buffers": TRAINED["buffers"], **HEARD, "weight": weight()},
+    reply={"deltas": update("M d", by="heard"), "buffers": TRAINED["buffers"], **HEARD, "weight": WEIGHT},
     options=LocalSteps,
     numbers=("lr",),
     cost=cost_of_each,
@@ -77,7 +77,7 @@ def sgd_each_sketch(client: GradientClient, request: Request, options: EachOptio
 
 
 @work(
-    "sgd-each-combined", reply={**TRAINED, "weight": weight()}, options=EachOptions, cost=cost_of_each,
+    "sgd-each-combined", reply={**TRAINED, "weight": WEIGHT}, options=EachOptions, cost=cost_of_each,
     counts=LocalSteps.counts, local_model=local_model,
 )  # fmt: skip
 def sgd_each_combined(client: GradientClient, request: Request, options: EachOptions) -> Arrays:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,21 +27,15 @@ class EvaluateOptions:
     split: str = "train"
     statistics: bool = False
 
-    def counts(self, n: int) -> float:
-        """How many rows a client with n examples measures; of rows kept aside nobody has said how many there are."""
-        return n if self.split == "train" else math.inf
-
     def reply(self) -> ReplySchema:
         """Sums, all of them: what a server may add up without seeing one."""
         means = {"values": losses("K"), "heard": weight("M", whole=True), "n": weight(whole=True)}
         if not self.statistics:
             return means
-        return {**means, "counts": statistics("C", "int64", upto="n"), "moments": statistics("S", "float64")}
+        return {**means, "counts": statistics("C", "int64", upto="heard"), "moments": statistics("S", "float64")}
 
 
-@work(
-    "evaluate", reply=EvaluateOptions.reply, options=EvaluateOptions, counts=EvaluateOptions.counts, measures=True,
-)  # fmt: skip
+@work("evaluate", reply=EvaluateOptions.reply, options=EvaluateOptions, measures=True)
 def evaluate(client: GradientClient, request: Request, options: EvaluateOptions) -> Arrays:
     """Sums over the rows of a split of every objective's loss and metrics, and how many rows there were."""
     return evaluated_at(client, request["x"], request["buffers"], options)

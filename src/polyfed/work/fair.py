@@ -13,7 +13,7 @@ from polyfed.core.problem import Batch
 from polyfed.core.schema import buffers, gradient, losses, statistics, update, weight
 from polyfed.core.work import Arrays, ReplySchema, work
 from polyfed.work.evaluate import measured
-from polyfed.work.sgd import HEARD, Gradient, LocalSteps, descend, local_model
+from polyfed.work.sgd import HEARD, WEIGHT, Gradient, LocalSteps, descend, local_model
 
 EPSILON = 1e-10  # added to a loss before it is raised to a power
 
@@ -31,7 +31,7 @@ class QOptions(LocalSteps):
         return {
             "delta": update("d", by="weight", per="h", power=power),
             "h": statistics(by="weight", least=0.0, power=power, alike=True),
-            "buffers": buffers("b", by="weight"), **HEARD, "weight": weight(),
+            "buffers": buffers("b", by="weight"), **HEARD, "weight": WEIGHT,
         }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from polyfed.core.messages import Request
 from polyfed.core.problem import Batch, Problem
 from polyfed.core.schema import Field, gradient, statistics, weight
 from polyfed.core.work import Arrays, work
-from polyfed.work.sgd import HEARD, TRAINED, Gradient, LocalSteps, descend, local_model
+from polyfed.work.sgd import HEARD, TRAINED, WEIGHT, Gradient, LocalSteps, descend, local_model
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def residual(client: GradientClient, request: Request, options: JacobianOptions)
 
 @work(
     "sgd-jacobian",
-    reply=lambda o: {**TRAINED, "weight": weight(), **o.encoded(), **HEARD},
+    reply=lambda o: {**TRAINED, "weight": WEIGHT, **o.encoded(), **HEARD},
     options=JacobianOptions,
     numbers=("lr",),
     cost=lambda o, n, held: o.cost(n) - o.batch(n) + o.cost_of_jacobian(n, held),  # the first step's is theirs

@@ -18,10 +18,7 @@ class PersonaliseOptions(EvaluateOptions, LocalSteps):
     """How a client fine-tunes, and what it is measured on afterwards; it counts as in `evaluate`."""
 
 
-@work(
-    "personalise", reply=PersonaliseOptions.reply, options=PersonaliseOptions, numbers=("lr",),
-    counts=PersonaliseOptions.counts, measures=True,
-)  # fmt: skip
+@work("personalise", reply=PersonaliseOptions.reply, options=PersonaliseOptions, numbers=("lr",), measures=True)
 def personalise(client: GradientClient, request: Request, options: PersonaliseOptions) -> Arrays:
     """Local steps from x on the training rows, on sum_s omega_s f_s over the objectives held, omega brought to a sum of
     one among them; then `evaluate` at where they end. Nothing of it is kept."""

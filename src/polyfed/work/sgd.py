@@ -88,7 +88,8 @@ class LocalSteps:
 
 
 TRAINED = {"delta": update("d", by="weight"), "buffers": buffers("b", by="weight")}
-HEARD = {"losses": losses("M", by="heard"), "heard": weight("M")}
+WEIGHT = weight(exact=True)  # the server knows what a client counts: less would make others' means of it large
+HEARD = {"losses": losses("M", by="heard"), "heard": weight("M", exact=True)}
 
 
 def local_model(client: GradientClient, request: Request, options: LocalSteps) -> tuple[Tensor, Tensor]:
@@ -98,7 +99,7 @@ def local_model(client: GradientClient, request: Request, options: LocalSteps) -
 
 
 @work(
-    "sgd", reply={**TRAINED, **HEARD, "weight": weight()}, options=LocalSteps, numbers=("lr",), cost=LocalSteps.cost,
+    "sgd", reply={**TRAINED, **HEARD, "weight": WEIGHT}, options=LocalSteps, numbers=("lr",), cost=LocalSteps.cost,
     counts=LocalSteps.counts, local_model=local_model,
 )  # fmt: skip
 def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays:

@@ -98,11 +98,11 @@ class Ray(Engine):
         parts, failures, lost = self._sums(clients, request)
         self._heard([client for client in clients if client not in failures], lost, request)
         expected = self.expected(request)
-        guard = expected.guard()
+        guard = self.guard(request, expected)
         came = {c: row for stack, own in parts.values() for c, row in zip(stack.clients, own, strict=True)}
         order = [client for client in clients if client in came]
         far = guard.compare(order, np.array([came[client] for client in order])) if order else {}
-        self.note_distances(request, guard)
+        self.note_medians(request, guard)
         if far:
             shards = {self._at(client) for client in far}
             again, _, late = self._sums(clients, request, {c for c in order if c not in far and self._at(c) in shards})
