@@ -160,7 +160,9 @@ class Record(Iterates):
         self.steps: list[dict[int, list[NDArray[np.int64]]]] = []
 
     def noted(self, x: Tensor, key: Any) -> Tensor:
-        """A training batch, unchanged."""
+        """A training batch, unchanged; the trial before the run, whose key is 0, is none."""
+        if not key:
+            return x
         found = [self._whose[row.tobytes()] for row in x.numpy()]
         self._steps.setdefault(found[0][0], []).append(np.array([row for _, row in found]))
         return x

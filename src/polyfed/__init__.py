@@ -104,8 +104,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metrics":  # so that `polyfed.metrics.auc()` needs no import of its own
-        return importlib.import_module("polyfed.metrics")
+    if name in ("losses", "metrics"):  # so that `polyfed.metrics.auc()` needs no import of its own
+        return importlib.import_module(f"polyfed.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'polyfed' has no attribute {name!r}")
     return getattr(importlib.import_module(f"polyfed.{_HOME[name]}"), name)

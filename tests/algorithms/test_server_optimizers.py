@@ -239,7 +239,7 @@ def test_measures_of_a_round_are_of_where_the_server_went() -> None:
 def test_what_makes_no_sense_is_a_sentence() -> None:
     with pytest.raises(BadInput, match=r"output = 'random' ends with the model of an earlier round"):
         FMGDA(output="random", server_optimizer="fedadam")
-    with pytest.raises(BadInput, match=r"Unknown server optimiser 'fedadm'. Did you mean 'fedadam'"):
+    with pytest.raises(BadInput, match=r"Unknown server_optimizer 'fedadm'. Did you mean 'fedadam'"):
         FedAvg(server_optimizer="fedadm")
     with pytest.raises(BadInput, match=r"Unknown key 'algorithm.server_optimizer.beta2'"):
         FedAvg(server_optimizer={"name": "fedadagrad", "beta2": 0.9})

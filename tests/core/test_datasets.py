@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,16 @@ def test_one_data_set_per_client_is_read_once_for_targets_and_then_when_needed()
     assert federation.streamed
     assert federation.examples.tolist() == [4, 6]
     assert federation.targets[""].tolist() == [i % 3 for i in range(10)]
-    assert [one.reads for one in sets] == [5, 7]  # and one item more, to see what they are
+    assert [one.reads for one in sets] == [9, 7]  # one item more to see what they are, four whether they stay it
     assert federation.take(torch.tensor([9, 2])).x[:, 0, 0].tolist() == [9.0, 2.0]
-    assert [one.reads for one in sets] == [6, 8]
+    assert [one.reads for one in sets] == [10, 8]
 
 
 def test_targets_that_a_data_set_has_need_no_reading() -> None:
     for kind in ("pair", "x"):
         one = Images(9, kind)
         federation = Federation.from_datasets(one, owner=["a", "b", "c"] * 3, targets="labels")
-        assert one.reads == 1
+        assert one.reads == 5
         assert federation.targets[""].tolist() == one.labels
         assert federation.names == ("a", "b", "c")
         assert federation.take(torch.tensor([5])).x.shape == (1, 2, 2)
@@ -72,6 +73,24 @@ def test_items_may_be_dicts_and_have_several_targets() -> None:
     assert words.names == ("lab",)
     two = Federation.from_datasets([Images(5, "two")])
     assert set(two.targets) == {"class", "size"}
+
+
+class Noisy(Images):
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return x + torch.rand(2, 2), y
+
+
+def test_a_random_transform_is_warned_of() -> None:
+    say = r"^Item 0 of client 0 is another one whenever it is read.*Give random transforms as augment="
+    with pytest.warns(UserWarning, match=say):
+        Federation.from_datasets([Noisy(4), Images(4)])
+    with pytest.warns(UserWarning, match="^Item 0 of the data set is another one"):
+        Federation.from_datasets(Noisy(4), owner=[0, 0, 1, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Federation.from_datasets([Images(4), Images(4)])
+        Federation.from_datasets([TensorDataset(torch.full((3, 2), torch.nan), torch.zeros(3))])
 
 
 def test_rows_are_kept_aside_as_elsewhere() -> None:

@@ -77,3 +77,9 @@ def test_numpy_arrays_will_do_and_rows_are_not_printed() -> None:
     federation = Federation(x, {"left": x[:, 0], "right": x[:, 1]}, Rows.of([[0, 1], [2, 3, 4]]))
     assert torch.equal(federation.x, torch.from_numpy(x))
     assert repr(federation) == "Federation(2 clients, 6 rows, left, right)"
+
+
+@pytest.mark.parametrize("name", ["output", "target", "mask", "parameters"])
+def test_a_column_may_not_be_called_like_what_losses_take_anyway(name: str) -> None:
+    with pytest.raises(BadInput, match=f"A column needs a name of its own: .* Found '{name}'; rename it"):
+        Federation.from_arrays(torch.ones(4, 2), torch.ones(4), clients=2, columns={name: torch.ones(4)})

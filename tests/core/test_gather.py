@@ -344,6 +344,48 @@ def test_tables_of_other_libraries_serve() -> None:
         from_frame(other, x=["days"])
 
 
+# labels of rows
+
+
+def test_columns_of_a_table_belong_together_by_their_labels() -> None:
+    table = frame()
+    other = table.iloc[rng.permutation(20)]
+    mask = table["age"] > 20
+    for given in (mask, other["age"] > 20):
+        assert owned(from_frame(table, test=given), "test") == [[14, 16, 18], [15, 17, 19]]
+    x = table[["age"]]
+    plain = Federation.from_arrays(x, table["risk"], owner=table["hospital"], columns={"v": table["visits"]}, test=mask)
+    mixed = Federation.from_arrays(
+        x, other["risk"], owner=other["hospital"], columns={"v": other["visits"]}, test=other["age"] > 20
+    )
+    assert torch.equal(plain.targets[""], mixed.targets[""])
+    assert torch.equal(plain.columns["v"], mixed.columns["v"])
+    assert owned(plain) == owned(mixed)
+    assert owned(plain, "test") == owned(mixed, "test")
+    nested = Federation.from_clients([({"a": x, "b": other[["male"]]}, other[["risk"]])])
+    assert torch.equal(nested.x["b"][:, 0], torch.tensor(table["male"].to_numpy(), dtype=torch.float32))
+    assert torch.equal(nested.targets["risk"], plain.targets[""])
+
+
+def test_the_same_column_may_be_named_for_both_splits() -> None:
+    assert owned(from_frame(test="split", valid="split"), "test") == owned(from_frame(test="split"), "test")
+
+
+@pytest.mark.parametrize(
+    ("federation", "where"),
+    [
+        (lambda: Federation.from_clients({"r": (X, Y), "s": (X, np.where(np.arange(N) == 13, 7, Y))}), "row 13, of"),
+        (lambda: Federation.from_clients([(X, Y)], test=[(X[:5], np.array([0, 0, 7, 0, 0]))]), "row 2, of client 0"),
+        (lambda: from_frame(frame(risk=[0] * 19 + [7]), x=["age", "male", "visits"]), "row 'p19', of client 'b'"),
+        (lambda: from_frame(frame(risk=[0] * 19 + [7]).set_index(np.arange(20) + 5), x=["age"] * 3), "row 24, of"),
+    ],
+)  # fmt: skip
+def test_a_row_is_called_as_its_owner_knows_it(federation: Callable[[], Federation], where: str) -> None:
+    problem = Problem(nn.Linear(3, 2), [Objective("risk", "cross-entropy")])
+    with pytest.raises(BadInput, match=f"Found 7 in {where}"):
+        train(problem, federation(), FedAvg(lr=0.1), rounds=1, keep=False)
+
+
 # what is refused
 
 
@@ -382,6 +424,17 @@ def test_tables_of_other_libraries_serve() -> None:
         (lambda: from_frame(frame(risk=pd.Timestamp("2020-01-01"))), "'risk' should be one array of numbers"),
         (lambda: from_frame(frame(risk=[object()] * 20)), r"'risk' should be numbers or texts. Found \['object'\]"),
         (lambda: from_frame(frame(hospital=None)), "Every row needs an owner"),
+        (lambda: from_frame(frame().set_index("age"), x=["days"]), r"column 'days', row 0\.0, of 'a'"),
+        (lambda: from_frame(x={"days": "days"}), r"Found nan in column 'days', row 'p0', of 'a' \(4 in all\)"),
+        (lambda: from_frame(frame(day=pd.Timestamp("2020-01-01")), x=["day"]), r"dates in column 'day'.*total_sec"),
+        (lambda: from_frame(frame(hospital=["a"] * 19 + [None])), "Found nan in row 'p19'|Found None in row 'p19'"),
+        (lambda: from_frame(test=pd.array([True, None] * 10, dtype="boolean")), "Found 10 missing values; fill them"),
+        (lambda: from_frame(frame(split=["train", None] * 10), test="split"), "Found 10 missing values; fill them"),
+        (lambda: from_frame(test=0.2, valid="split"), "valid, a column .* speaks for both splits: leave test= out"),
+        (lambda: from_frame(test="split", valid=np.arange(20) < 2), "speaks for both splits: leave valid= out"),
+        (lambda: from_frame(test=pd.Series([True, False] * 10)), "test should have the row labels .* of x's table"),
+        (lambda: Federation.from_arrays(frame()[["age"]], Y[:20], owner=pd.Series(WHO[:20])), "owner should have the"),
+        (lambda: Federation.from_clients({"a": (X, Y), "b": (X[:, :2], Y)}), r"\[\(3,\)\] of client 'a' and .* 'b'"),
         (lambda: from_frame(frame(site=["x"] * 19 + [None]), columns=["site"]), "'site' should have a text in"),
     ],
 )  # fmt: skip

@@ -164,8 +164,8 @@ def test_counts_of_an_evaluation_are_whole_and_at_most_what_was_declared() -> No
         assert why in failed[1]
         assert float(total["n"]) == 100
     engine: Engine = engines["local"]({"": Part(small_problem(), small_federation())}, Layers())
-    aside = engine.expected(Request("evaluate", options={"split": "test"}))  # of which nobody has said how many
-    for n, fine in ((1e6, True), (3.5, False), (-1.0, False)):
+    aside = engine.expected(Request("evaluate", options={"split": "test"}))  # nobody has said how many: ten times
+    for n, fine in ((200.0, True), (201.0, False), (3.5, False), (-1.0, False)):
         said = Stack([1], {"values": torch.zeros(1, 4), "heard": torch.zeros(1, 2), "n": torch.tensor([n])})
         assert bool(aside.validated(said)[0].clients) is fine
     some = small_federation(holds={"left": [True] * 6, "right": [False] * 6})

@@ -79,7 +79,7 @@ def test_rows_that_nobody_uses_may_hold_anything() -> None:
 
 def test_the_servers_rows_are_looked_at() -> None:
     test = (X[:5], {"y": np.array([0, 1, 2, 3, 0])})
-    with pytest.raises(BadInput, match=r"Found 3 in row 63, of the server's test rows"):
+    with pytest.raises(BadInput, match=r"Found 3 in row 3, of the server's test rows"):
         check_compatible(problem(), federation(np.zeros(60, dtype=int), test=test))
 
 

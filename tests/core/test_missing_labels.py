@@ -118,3 +118,29 @@ def test_a_batch_without_labels_gives_nothing() -> None:
     assert loss.item() == 0
     grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
     assert all((g == 0).all() for g in grads)
+
+
+def test_a_missing_label_is_filled_with_one_that_occurs() -> None:
+    """Of a loss that divides by the target or takes its log, 0 in the rows left out would make every gradient NaN."""
+    z = np.array([np.nan, 3.0, np.nan, 4.0], dtype=np.float32)
+    rows = np.array([[np.nan, 1.0], [5.0, 6.0], [7.0, 8.0], [1.0, np.nan]], dtype=np.float32)
+    none = np.full(4, np.nan, dtype=np.float32)
+    made = Federation.from_arrays(X[:4], {"z": z, "rows": rows, "none": none, "k": [2, -100, 1, 2]}, clients=1)
+    assert made.targets["z"].tolist() == [3, 3, 3, 4]
+    assert made.targets["rows"].tolist() == [[5, 6], [5, 6], [7, 8], [5, 6]]
+    assert made.targets["none"].tolist() == [0, 0, 0, 0]
+    assert made.targets["k"].tolist() == [2, 2, 1, 2]
+
+
+@pytest.mark.parametrize("engine", ["local", "batched"])
+def test_a_loss_that_divides_by_its_target_may_lack_labels(engine: str, tmp_path: Path) -> None:
+    def relative(output: Tensor, target: Tensor) -> Tensor:
+        return ((output[:, 0] - target) / target).square() + target.log()
+
+    z = np.abs(X[:, 1]) + 0.5
+    z[::3] = np.nan
+    data = Federation.from_arrays(X, {"z": z}, clients=ROWS)
+    one = Problem(nn.Linear(3, 1), [Objective("z", relative)])
+    result = polyfed.train(one, data, "fedavg", rounds=2, engine=engine, out=tmp_path / "run")
+    assert np.isfinite([line["losses"]["z"] for line in result.history]).all()
+    assert all(bool(p.isfinite().all()) for p in result.model.parameters())

@@ -143,6 +143,13 @@ def test_a_federation_of_one_map_per_client(tmp_path: Path) -> None:
     assert isinstance(federation.alone(1).x.read(np.array([0])), Tensor)
 
 
+def test_a_folders_files_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = ["1.npy", "2.npy", "10.npy", "100.npy", "a.npy", "a1-2.npy", "a1-10.npy", "a02.npy", "a2.npy", "b.npy"]
+    for i, name in enumerate(names):
+        np.save(tmp_path / name, np.array([i]))
+    assert Files(tmp_path).read(np.arange(10))[:, 0].tolist() == [*range(10)]
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     files = every(tmp_path)["files"]
     (tmp_path / "07.npy").write_bytes(b"no array")

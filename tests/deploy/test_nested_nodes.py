@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from polyfed.core.errors import BadInput
 from polyfed.core.messages import BadMessage
@@ -17,6 +18,7 @@ from polyfed.deploy.roster import Description, Roster
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="transformers is a test's extra")
+pytest.importorskip("peft", reason="peft is a test's extra")
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
 
 from polyfed.data.build import build_data
@@ -27,6 +29,7 @@ from polyfed.deploy.grid import InProcess as Grid
 from polyfed.deploy.server import federate
 
 MODELS = """
+import peft
 import transformers
 from torch import nn
 
@@ -51,6 +54,20 @@ def bert(dataset):
 
 def llama(dataset):
     return Heads(transformers.LlamaModel(transformers.LlamaConfig(**SIZES, num_key_value_heads=1)))
+
+
+def adapted(model, *where):
+    config = peft.LoraConfig(r=2, target_modules=list(where), lora_dropout=0.0)
+    model.base = peft.get_peft_model(model.base, config)
+    return model
+
+
+def bert_lora(dataset):
+    return adapted(bert(dataset), "query", "value")
+
+
+def llama_lora(dataset):
+    return adapted(llama(dataset), "q_proj", "v_proj")
 """
 EXPERIMENT = """
 rounds = 2
@@ -85,7 +102,7 @@ def node(i: int) -> dict[str, Any]:
     return {"name": f"clinic-{i}", "data": str(path), "state": str(Path(f"state-{i}").absolute())}
 
 
-@pytest.mark.parametrize("model", ["bert", "llama"])
+@pytest.mark.parametrize("model", ["bert", "llama", "bert_lora", "llama_lora"])
 def test_dicts_of_arrays_train_on_flower(model: str) -> None:
     Path("tiny.py").write_text(MODELS)
     Path("experiment.toml").write_text(EXPERIMENT.format(model=model))
@@ -98,6 +115,10 @@ def test_dicts_of_arrays_train_on_flower(model: str) -> None:
     clients = json.loads(Path("run/clients-0.json").read_text())["clients"]
     assert [c["labelled"] for c in clients] == [[12, 9], [10, 9], [8, 10]]
     assert set(summary["objectives"]) == {"topic", "tone"}
+    if "lora" in model:  # Jacobian sketches and updates of the adapters and heads alone
+        whole = load_file("run/model.safetensors")
+        base = sum(t.numel() for name, t in whole.items() if "lora" not in name and "heads" not in name)
+        assert summary["bytes_up"] / (2 * 3) < 4 * base
 
 
 def test_what_a_node_has_must_be_what_the_experiment_says() -> None:

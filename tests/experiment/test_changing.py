@@ -190,6 +190,20 @@ def test_wherever_something_is_named(table: Settings, assignment: str, left: Set
     assert why in said[-1]
 
 
+def test_a_partition_that_the_new_data_set_has_no_labels_for_is_left_out() -> None:
+    data = {"name": "two-digits", "partition": "dirichlet", "alpha": 0.3, "clients": 9}
+    settings, said = changed({"data": dict(data)}, "data.name=quadratic")
+    assert settings == {"data": {"name": "quadratic", "clients": 9}}
+    assert said == [
+        "Left out, because quadratic cannot be parted by dirichlet: data.partition.",
+        "Left out, because iid does not have it: data.alpha.",
+    ]
+    settings, said = changed({"data": dict(data)}, "data.name=synthetic")
+    assert settings == {"data": {**data, "name": "synthetic"}}
+    settings, said = changed({"data": dict(data)}, "data.name=quadratic", "data.partition=shards")
+    assert settings["data"]["partition"] == "shards"
+
+
 def test_a_value_that_does_not_fit_is_left_out_too() -> None:
     settings, said = changed("many-tasks", algorithm="local")
     assert said == ["Left out, because local takes other values: algorithm.regulariser."]

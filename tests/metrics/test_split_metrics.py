@@ -177,6 +177,20 @@ def test_the_bound_of_an_auc_is_half_the_share_of_pairs_within_a_bin() -> None:
     assert high - low == pytest.approx(pairs)
 
 
+@pytest.mark.parametrize(
+    "metric", [auc(bins=4), average_precision(bins=4), auc(3, bins=4), average_precision(3, bins=4)]
+)
+def test_a_value_lies_within_its_own_bounds_and_those_within_0_and_1(metric: SplitMetric) -> None:
+    rng = np.random.default_rng(0)
+    assert metric.bounds is not None
+    for most in (2, 5, 10**9):
+        for _ in range(100):
+            counts = rng.integers(0, most, metric.shape).astype(float)
+            counts[:, :, 0] += 1
+            low, high = metric.bounds(counts)
+            assert 0 <= low <= float(metric.compute(counts)) <= high <= 1
+
+
 def test_bins_are_a_fixed_monotone_map_that_no_number_escapes() -> None:
     for bins in (Bins(64, 4.0), Bins(64, 0.5, signed=False)):
         inner = bins.edge(np.arange(64.0) + 0.5)
@@ -244,3 +258,12 @@ def test_wrong_arguments_are_refused_in_a_sentence(case: int) -> None:
 def test_outputs_of_another_number_of_classes_are_refused() -> None:
     with pytest.raises(BadInput, match="3 classes needs 3 logits an example"):
         auc(3).update(torch.zeros(5, 2), torch.zeros(5), torch.ones(5))
+
+
+@pytest.mark.parametrize("counts", [[0.0, 9e15, 1.0, 0.0], [8e14] * 64, [9e15, 1.0, 1.0, 1.0]])
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0])
+def test_a_quantile_of_more_counts_than_floats_hold_lies_in_a_bin_with_counts(counts: list[float], q: float) -> None:
+    metric = quantile(q, bins=len(counts))
+    assert metric.bounds is not None
+    low, high = metric.bounds(np.array(counts))
+    assert low <= metric.compute(np.array(counts)) <= high

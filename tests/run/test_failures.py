@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,14 @@ def test_a_failed_clients_traceback_is_in_the_run(engine: Any) -> None:
     assert "round 1, 'sgd'" in text
     assert "in fall\n" in text
     assert text.rstrip().endswith("RuntimeError: the disk is on fire")
+
+
+def test_a_client_that_has_a_name_is_called_by_it() -> None:
+    named = replace(small_federation(), names=[f"site {i}" for i in range(6)])
+    with pytest.raises(RunStopped, match=r"none of the 6 clients .* a usable reply \(client 'site 0': "):
+        train(small_problem(), named, FedAvg(), rounds=1, layers=[Failing(who=tuple(range(6)))], keep=False)
+    result = train(small_problem(), named, FedAvg(), rounds=2, layers=[Failing(who=(0, 1, 2, 3))], keep=False)
+    assert "the last was that of client 'site 3' (" in result.summary["mostly_failed"]
 
 
 def test_an_error_in_a_users_forward_keeps_its_traceback() -> None:

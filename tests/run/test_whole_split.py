@@ -24,7 +24,6 @@ from polyfed import (
     Objective,
     Problem,
     Rows,
-    RunStopped,
     SplitMetric,
     train_many,
 )
@@ -290,13 +289,6 @@ def test_what_cannot_be_measured_is_said_before_the_first_round(tmp_path: Path) 
     with pytest.raises(BadInput, match="3 classes needs 3 logits"):
         train(*one(x, y, [np.arange(10)], {"auc": auc(3)}), tmp_path)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_compute_that_fails_is_named(tmp_path: Path) -> None:
-    x, y = labelled(10)
-    broken = SplitMetric(residuals, lambda moments: moments[7], 3, "lower")
-    with pytest.raises(RunStopped, match=r"The metric 'mine' of objective 'y' could not be computed: IndexError"):
-        train(*one(x, y, [np.arange(10)], {"mine": broken}), tmp_path)
 
 
 # what the server believes, and what it keeps

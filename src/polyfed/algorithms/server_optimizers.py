@@ -48,7 +48,7 @@ class ServerOptimizer(ABC):
 
 
 server_optimizers: Registry[type[Any]] = Registry(
-    "server optimiser", modules=("polyfed.algorithms.server_optimizers",)
+    "server_optimizer", modules=("polyfed.algorithms.server_optimizers",)
 )  # fmt: skip
 
 

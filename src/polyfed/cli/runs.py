@@ -21,13 +21,18 @@ def runs() -> None:
 
 @runs_app.command()
 def repair(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")], json_: AsJson = False
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run.")],
+    back_to: Annotated[
+        int | None,
+        typer.Option(metavar="ROUND", help="Set aside what came after this round, too: a client spoiled the model."),
+    ] = None,
+    json_: AsJson = False,
 ) -> None:
     """Set damaged files of a run aside, so that 'polyfed resume' goes on from what is good. Nothing is deleted."""
     with errors_as_sentences():
         from polyfed.run.repair import repair as mend
 
-        found = mend(path)
+        found = mend(path, back_to)
         if json_:
             print(json.dumps({"run": str(path), "round": found.round, "set_aside": found.aside, "done": found.done}))
             return

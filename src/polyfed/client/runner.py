@@ -163,7 +163,9 @@ class LoopClient:
     n: int
     holds: Tensor
     fractions: Tensor
+    allowed: Tensor
     held: list[bool]  # what it holds, for the host
+    measured: list[bool]  # what it may have labels for, for the host
     problem: Problem
     federation: Federation
     on_device: Federation  # the same with its arrays on the device
@@ -184,10 +186,10 @@ class LoopClient:
         return self.autograd.jacobian(x, buffers, batch, self.held, train=train)
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
-        return self.autograd.measure(x, buffers, batch, self.held)
+        return self.autograd.measure(x, buffers, batch, self.measured)
 
     def measure_split(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.autograd.measure_split(x, buffers, batch, self.held)
+        return self.autograd.measure_split(x, buffers, batch, self.measured)
 
     def loop(
         self,
@@ -320,6 +322,7 @@ class ClientRunner:
         self._reader = Kept(self._on_device) if federation.streamed else None
         self.autograd = Autograd(problem, device)
         self._holds, self._fractions = federation.matrix(problem.names), federation.fractions(problem.names)
+        self._allowed = federation.allowed(problem.names)
 
     def __call__(self, job: Job) -> tuple[Reply, ClientState | None]:
         try:
@@ -362,16 +365,19 @@ class ClientRunner:
         torch.default_generator.manual_seed(dropout)
         if self.device != HOST:
             torch.cuda.manual_seed(dropout)
-        held, fractions = (
+        held, fractions, allowed = (
             torch.tensor(table[place], dtype=self.problem.dtype, device=self.device)
-            for table in (self._holds, self._fractions)
+            for table in (self._holds, self._fractions, self._allowed)
         )
         n = int(self.federation.examples[place])
         common = common_key(request.seed, request.round)
         data = self.federation, self._on_device
-        holds = [bool(h) for h in self._holds[place]]
+        trained, measured = ([bool(h) for h in table[place]] for table in (self._holds, self._allowed))
         who = client, of, common, request.exchange
-        return LoopClient(*who, n, held, fractions, holds, self.problem, *data, place, self.autograd, self._reader)
+        return LoopClient(
+            *who, n, held, fractions, allowed, trained, measured, self.problem, *data, place, self.autograd,
+            self._reader,
+        )  # fmt: skip
 
 
 def run_jobs(

@@ -43,7 +43,7 @@ class Algorithm(ABC):
         """Refuse, before a run is begun, what does not go with this model or with so many clients."""
 
     def measure(self, state: State, fleet: Door) -> Mapping[str, Any]:
-        """More to log at every evaluation; a true 'done' ends the run."""
+        """More to log at every evaluation; a true 'done' ends the run; a text there is why, for the summary."""
         return {}
 
     def personal(self, state: State, clients: Sequence[int]) -> Tensor | None:

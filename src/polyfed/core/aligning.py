@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyfed.core.errors import BadInput
 
 
@@ -13,7 +16,7 @@ def index_of(x: Any) -> Any:
     found = getattr(x, "index", None)
     if hasattr(found, "get_indexer"):  # a list has an `index`, too
         return found
-    inner = x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple | list) else ()
+    inner = x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple) else ()
     return next((index for one in inner if (index := index_of(one)) is not None), None)
 
 
@@ -31,7 +34,7 @@ def aligned(values: Any, index: Any, what: str) -> Any:
         return {name: aligned(one, index, f"{what}[{name!r}]") for name, one in values.items()}
     if isinstance(values, tuple):
         return tuple(aligned(one, index, what) for one in values)
-    own = getattr(values, "index", None)
+    own: Any = getattr(values, "index", None)
     if not hasattr(own, "get_indexer") or own.equals(index):
         return values
     places = own.get_indexer(index) if own.is_unique and index.is_unique and len(own) == len(index) else None
@@ -41,3 +44,15 @@ def aligned(values: Any, index: Any, what: str) -> Any:
             f"{len(index)} rows; where its rows stand in the order of the table, give {what}=values.to_numpy()."
         )
     return values.iloc[places]
+
+
+def labels_of(index: Any) -> NDArray[Any]:
+    """An index as an array; what NumPy calls otherwise, as dates, stays as pandas has it."""
+    labels = np.asarray(index)
+    return labels if labels.dtype.kind in "biuf" else np.asarray(index, dtype=object)
+
+
+def label_at(index: Any, row: int) -> Any:
+    """What a row is called in an error: its label, or its number where there is no index; no type of NumPy's."""
+    label = row if index is None else index[row]
+    return label.item() if isinstance(label, np.generic) else label

@@ -56,8 +56,12 @@ class GradientClient(Client, Protocol):
     """A client for work that trains or measures the model.
 
     The gradient operators and the loop belong to the engine: one client after another with plain autograd, or a hundred
-    as one program.
+    as one program. allowed says, per objective, whether the client's rows, of any split, may have labels for it (1 or
+    0).
     """
+
+    @property
+    def allowed(self) -> Tensor: ...
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after."""

@@ -107,6 +107,9 @@ def _more(
     if f.squares:
         n = next(other for other, g in fields.items() if g.role == "weight" and g.exact)
         yield Columns(name, "slack", 1, partial(_slack, name=name, squares=f.squares, n=n), -ROUNDING)
+    if f.slack is not None:
+        kept = f.slack
+        yield Columns(name, "slack", 1, lambda s: kept(s.arrays, list(s.clients), request), -ROUNDING)
     if f.lengths is not None:
         unpacked = f.lengths
         yield Columns(name, "own", len(facts.positive), lambda s: unpacked(s.arrays, list(s.clients), request))

@@ -3,19 +3,23 @@ it is."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from polyfed.core import gather
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import Federation
 from polyfed.core.source import Items, stacked
+from polyfed.core.structure import leaves
 
 Names = Mapping[str, str]  # from objectives to where their targets are
 Pair = tuple[Items, dict[str, Any]]
+TIMES = 4  # that an item is read to see whether it stays the same: a picture flipped at random may come out alike
 
 
 def from_datasets(datasets: Any, owner: Any, targets: Any, valid: Any, test: Any, way: gather.Way) -> Federation:
@@ -28,10 +32,34 @@ def from_datasets(datasets: Any, owner: Any, targets: Any, valid: Any, test: Any
                 "One data set needs owner=, the owner of each of its items; or give a list with one data set for each "
                 f"client. Found {shown(type(datasets).__name__)} alone."
             )
-        return gather.from_arrays(*_pair(datasets, names, "the data set"), None, owner, None, valid, test, way)
+        items, found = _pair(datasets, names, "the data set")
+        _warn_of_chance(items)
+        return gather.from_arrays(items, found, None, owner, None, valid, test, way)
     if owner is not None:
         raise BadInput("owner= is for one data set that all clients share. Found a list, one for each client.")
-    return gather.from_clients(_each(datasets, partial(_pair, names=names), "client"), valid, test, way)
+    pairs = _each(datasets, partial(_pair, names=names), "client")
+    for items, _ in list(pairs.values() if isinstance(pairs, Mapping) else pairs)[:1]:  # they are mostly of one kind
+        _warn_of_chance(items)
+    return gather.from_clients(pairs, valid, test, way)
+
+
+def _warn_of_chance(items: Items) -> None:
+    """Say where an item is another one whenever it is read: the run could not be repeated."""
+    every = [leaves(items.read(np.zeros(1, dtype=np.int64))) for _ in range(TIMES)]
+    if all(_same(a, b) for other in every[1:] for a, b in zip(every[0], other, strict=True)):
+        return
+    warnings.warn(
+        f"I{items.name(0)[1:]} is another one whenever it is read, so that no run can be repeated: its transform is "
+        "random. Give random transforms as augment=, which is called with a key in training only.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return True  # what is no number is refused when it is used
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _each(datasets: Any, pair: Callable[..., Any], whose: str) -> Any:

@@ -95,6 +95,7 @@ class Door(Around):
         frame: how many models are trained together: the rounds in which each client meets each of them once.
         draw: from a round and a purpose to its clients, where a schedule decides.
         always, never: clients that are in every round's cohort, and clients that are in none.
+        called: from a client's number to what a sentence calls it.
     """
 
     def __init__(
@@ -108,10 +109,11 @@ class Door(Around):
         draw: Callable[[int, str], list[int]] | None = None,
         always: Sequence[int] = (),
         never: Sequence[int] = (),
+        called: Callable[[int], str] = "client {}".format,
     ) -> None:
         super().__init__(inner)
         self.problem, self.size, self.rounds, self.frame = problem, cohort, rounds, frame
-        self._draw, self._always, self._never = draw, always, never
+        self._draw, self._always, self._never, self._called = draw, always, never, called
         self.remembered: Mapping[str, Any] = {}  # what the method's settings keep from round to round, by their names
         self.begin(0)
 
@@ -169,7 +171,7 @@ class Door(Around):
             if len(stack.clients):
                 yield stack.to("cpu")
         if not answered:
-            raise NobodyAnswered(self._nobody(request, clients, failed))
+            raise NobodyAnswered(self._nobody(request, clients, failed), failed)
 
     def sum(self, clients: Ids, request: Request) -> Sum:
         clients = self._asked(clients, request)
@@ -177,7 +179,7 @@ class Door(Around):
         total = self.inner.sum(clients, replace(request, weighed=weighs))
         self.clock.use(total, request)
         if not total.clients:
-            raise NobodyAnswered(self._nobody(request, clients, total.failed))
+            raise NobodyAnswered(self._nobody(request, clients, total.failed), total.failed)
         return total.to("cpu")
 
     def _asked(self, clients: Ids, request: Request) -> list[int]:
@@ -190,7 +192,7 @@ class Door(Around):
         return numbers
 
     def _nobody(self, request: Request, clients: Ids, failed: Mapping[int, str]) -> str:
-        first = next((f" (client {c}: {why})" for c, why in failed.items()), "")
+        first = next((f" ({self._called(c)}: {why})" for c, why in failed.items()), "")
         asked = f"none of the {len(clients)} clients asked for {request.work!r}"
         return f"Round {self.round}: {asked} gave a usable reply{first}."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -28,7 +28,16 @@ class Interrupted(RunStopped):
 
 
 class NobodyAnswered(PolyfedError):
-    """None of the clients that were asked gave a usable reply."""
+    """None of the clients that were asked gave a usable reply.
+
+    Args:
+        why: the sentence.
+        failed: why each of them did not, where that is known.
+    """
+
+    def __init__(self, why: str, failed: Mapping[int, str] | None = None) -> None:
+        super().__init__(why)
+        self.failed = failed or {}
 
 
 LONGEST = 60  # characters of a value in a sentence

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from polyfed.core.errors import BadInput, shown
-from polyfed.core.problem import Batch
+from polyfed.core.problem import ARGUMENTS, Batch
 from polyfed.core.source import Index as Index
 from polyfed.core.source import Placed, Source, read
 from polyfed.core.structure import Nested, leaves, length, mapped, one_tensor, tensors
@@ -94,6 +94,7 @@ class Federation:
         features: of inputs that were columns of a table, their names, by input; 'x' where there is one input.
         labels: the label of each row, where a picture of the split wants them.
         minimiser: of the one objective, from what every row counts in it to x*, where data know it exactly.
+        row_labels: what every row is called in an error, where its number is not what the user knows it by.
     """
 
     x: Nested
@@ -112,6 +113,7 @@ class Federation:
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: NDArray[np.int64] | None = field(default=None, repr=False)
     minimiser: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = field(default=None, repr=False)
+    row_labels: NDArray[Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", tensors(self.x))
@@ -124,6 +126,9 @@ class Federation:
                         f"{what.capitalize()} need one row per example: {name or what!r} has {len(values)}, x has "
                         f"{self.size}."
                     )
+        if taken := next((name for name in self.columns if name in ARGUMENTS), None):
+            rest = f"what losses take by itself is called {', '.join(ARGUMENTS)}"
+            raise BadInput(f"A column needs a name of its own: {rest}. Found {taken!r}; rename it.")
         targets, labelled = fill_missing(self.targets, self.labelled)
         object.__setattr__(self, "targets", targets)
         object.__setattr__(self, "labelled", labelled)
@@ -289,9 +294,12 @@ class Federation:
         return self.train.length
 
     def matrix(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """A: clients x objectives, true where the client has data for the objective."""
-        if self.labelled:
-            return self.fractions(names) > 0
+        """A: clients x objectives, true where the client has training data for the objective."""
+        return self.fractions(names) > 0 if self.labelled else self.allowed(names)
+
+    def allowed(self, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Where `holds` has a client hold an objective: rows that it keeps aside may have labels though none to train
+        on has one."""
         if not self.holds:
             return np.broadcast_to(np.True_, (len(self), len(names)))
         everyone = np.ones(len(self), dtype=bool)
@@ -359,13 +367,8 @@ class Federation:
         splits = {s: self.rows(s, client) for s in SPLITS if getattr(self, s) is not None}
         lengths = np.cumsum([0, *(len(rows) for rows in splits.values())])
         places = {s: Rows.of([np.arange(a, b)]) for s, a, b in zip(splits, lengths, lengths[1:], strict=False)}
-        return replace(
-            self._only(np.concatenate(list(splits.values()))),
-            train=places["train"],
-            valid=places.get("valid"),
-            test=places.get("test"),
-            holds={name: held[client : client + 1] for name, held in self.holds.items()},
-        )
+        holds = {name: held[client : client + 1] for name, held in self.holds.items()}
+        return self._only(np.concatenate(list(splits.values())))._dealt(places, holds)
 
     def shard(self, first: int, last: int) -> Federation:
         """Clients first, ..., last - 1 with the rows that they have, for a worker that looks after them."""
@@ -373,9 +376,14 @@ class Federation:
         used = np.unique(np.concatenate([rows for lists in splits.values() for rows in lists]))
         places = {s: Rows.of([np.searchsorted(used, rows) for rows in lists]) for s, lists in splits.items()}
         holds = {name: held[first:last] for name, held in self.holds.items()}
-        train, valid, test = (places.get(s) for s in SPLITS)
-        assert train is not None
-        return replace(self._only(used), train=train, valid=valid, test=test, holds=holds)
+        return self._only(used)._dealt(places, holds)
+
+    def _dealt(self, places: Mapping[str, Rows], holds: Mapping[str, NDArray[np.bool_]]) -> Federation:
+        """The same rows, whose they are; a client may have rows to be measured on alone."""
+        there = copy.copy(self)  # not `replace`, whose checks want training rows
+        for name, value in {**{s: places.get(s) for s in SPLITS}, "holds": holds}.items():
+            object.__setattr__(there, name, value)
+        return there
 
     def pooled(self) -> Federation:
         """One client with everybody's rows, each once: what a centralised reference trains on."""
@@ -403,14 +411,17 @@ class Federation:
         return replace(
             self, x=x, targets=targets, columns=columns, labelled=labelled,
             train=Rows.of([np.arange(len(rows))]), valid=None, test=None, holds={}, server=None, labels=None,
-            minimiser=None, names=(),
+            minimiser=None, names=(), row_labels=None,
         )  # fmt: skip
 
 
 def fill_missing(
     targets: Mapping[str, Tensor], labelled: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Targets with 0 where a label is missing, and which rows have one, for the targets that lack some."""
+    """Targets with a label that occurs where one is missing, and which rows have one, for the targets that lack some.
+
+    A loss is computed for such rows, too, before they are left out: it may divide by the target or take its log.
+    """
     filled, found = dict(targets), dict(labelled)
     for name, target in targets.items():
         if name in found or type(target) is not Tensor:  # a tensor without values, of which only shapes are known
@@ -419,7 +430,8 @@ def fill_missing(
             continue
         found[name] = ~missing
         blank = missing.reshape(-1, *[1] * (target.dim() - 1))
-        filled[name] = torch.where(blank, torch.zeros((), dtype=target.dtype, device=target.device), target)
+        present = target[int(missing.long().argmin())]  # the first one
+        filled[name] = torch.where(blank, torch.zeros_like(present) if missing.all() else present, target)
     return filled, found
 
 

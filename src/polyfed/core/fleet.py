@@ -105,8 +105,8 @@ class Population:
     """What the server knows of one model and its clients: the objectives' names, how many examples each client has,
     which objectives it holds (clients x objectives), the type that the model is trained in, which part of its
     examples has a label for an objective (clients x objectives; as it holds them where no label is missing), the sizes
-    of the letters that schemas are written in, and how many rows each client keeps aside in the splits 'valid' and
-    'test', -1 where it has not said."""
+    of the letters that schemas are written in, how many rows each client keeps aside in the splits 'valid' and 'test',
+    -1 where it has not said, and for which objectives those may have labels; for those that it holds if not given."""
 
     names: Sequence[str]
     examples: NDArray[np.int64]
@@ -115,6 +115,12 @@ class Population:
     labelled: NDArray[Any] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     aside: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    may_hold: NDArray[np.bool_] | None = None
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Clients x objectives: where rows kept aside may have labels."""
+        return self.holds if self.may_hold is None else self.may_hold
 
     def rows(self, split: str) -> NDArray[np.int64]:
         """The most rows of a split that each client may say it has: of those kept aside it may not have said."""
@@ -137,8 +143,10 @@ class Population:
         holds, part = federation.matrix(problem.names), federation.fractions(problem.names)
         labelled = part if federation.labelled else None
         every = {split: rows for split in SPLITS[1:] if (rows := getattr(federation, split)) is not None}
-        aside = {split: rows.length for split, rows in every.items() if len(rows) == len(federation)}
-        return cls(problem.names, federation.examples, holds, problem.dtype, labelled, problem.dims, aside)
+        n = len(federation)  # whom a split does not name has none
+        aside = {split: np.pad(rows.length, (0, n - len(rows))) for split, rows in every.items() if len(rows) <= n}
+        may = federation.allowed(problem.names)
+        return cls(problem.names, federation.examples, holds, problem.dtype, labelled, problem.dims, aside, may)
 
     def shifted(self, first: int) -> Population:
         """The same clients, numbered from `first` on."""
@@ -148,7 +156,10 @@ class Population:
 
         labelled = None if self.labelled is None else later(self.labelled)
         aside = {split: later(rows) for split, rows in self.aside.items()}
-        return replace(self, examples=later(self.examples), holds=later(self.holds), labelled=labelled, aside=aside)
+        holds, may = later(self.holds), later(self.allowed)
+        return replace(
+            self, examples=later(self.examples), holds=holds, labelled=labelled, aside=aside, may_hold=may
+        )
 
 
 class Fleet(ABC):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.core.aligning import aligned, index_of
+from polyfed.core.aligning import aligned, index_of, labels_of
 from polyfed.core.aside import Aside, More, is_pair, kept_aside, read_aside, stretches
 from polyfed.core.errors import BadInput, shown
 from polyfed.core.federation import Federation, Rows
@@ -78,7 +78,7 @@ def from_frame(
 
     def table(some: Any, of: Callable[[int], str]) -> Table:
         named = {what: {n: read(_some(some, c), repr(n)) for n, c in names.items()} for what, names in wanted.items()}
-        return Table(chosen(some, x, of, whole=way.prepare is None), **named)
+        return Table(chosen(some, x, of, whole=way.prepare is None), **named, index=index_of(some))
 
     ids = column_of(frame, owner)
     rows, names = rows_of(ids, len(frame))
@@ -143,27 +143,41 @@ def _federation(tables: Sequence[Table], rows: Rows, names: Names, aside: Mappin
     size = sum(len(table) for table in tables)
     splits = kept_aside(rows, aside, size, way.seed)
     pieces, server = list(tables), None
+    whose = _called(names, len(tables)) if len(tables) == len(rows) else ["training"]
     for what, more in aside.items():
         if isinstance(more, More):
             first = sum(len(table) for table in pieces)
             _check_names(tables, more, what)
             pieces += _of_clients(more, tables)
+            whose += [f"the {what} rows"] * len(more.tables)
             if more.rows is None:
                 server = np.arange(first, sum(len(table) for table in pieces))
             else:
                 splits[what] = Rows(more.rows.order + first, more.rows.start, more.rows.length)
     known = _every(tables, "targets")
-    targets, classes = _columns(pieces, known, "targets")
-    columns, more_classes = _columns(pieces, _every(tables, "columns"), "columns")
-    whose = [table.held for table in tables if table.held is not None]
-    holds = {name: [name in held for held in whose] for name in known if name} if whose else {}
+    targets, classes = _columns(pieces, known, "targets", whose)
+    columns, more_classes = _columns(pieces, _every(tables, "columns"), "columns", whose)
+    kept = [table.held for table in tables if table.held is not None]
+    holds = {name: [name in held for held in kept] for name in known if name} if kept else {}
     return Federation(
-        x=_stacked([piece.x for piece in pieces], "rows"), targets=targets, train=splits["train"],
+        x=_stacked([piece.x for piece in pieces], "rows", whose), targets=targets, train=splits["train"],
         valid=splits.get("valid"), test=splits.get("test"), server=server,
         holds={name: _truths(name, column) for name, column in {**holds, **way.holds}.items()},
         prepare=way.prepare, augment=way.augment, columns=columns, names=names, classes={**classes, **more_classes},
-        features=way.features,
+        features=way.features, row_labels=_row_labels(pieces),
     )  # fmt: skip
+
+
+def _called(names: Names, clients: int) -> list[str]:
+    return [f"client {shown(name)}" for name in names or range(clients)]
+
+
+def _row_labels(pieces: Sequence[Table]) -> NDArray[Any] | None:
+    """What rows are called: by a table's index, or by their number in their own array."""
+    if len(pieces) == 1 and pieces[0].index is None:
+        return None
+    each = [np.arange(len(piece)) if piece.index is None else labels_of(piece.index) for piece in pieces]
+    return np.concatenate(each if len({one.dtype for one in each}) == 1 else [one.astype(object) for one in each])
 
 
 def _every(tables: Sequence[Table], kind: str) -> list[str]:
@@ -190,7 +204,9 @@ def _of_clients(more: More, tables: Sequence[Table]) -> list[Table]:
     return [replace(table, held=tables[client].held) for client, table in zip(more.clients, more.tables, strict=True)]
 
 
-def _columns(pieces: Sequence[Table], names: Sequence[str], kind: str) -> tuple[dict[str, Tensor], Classes]:
+def _columns(
+    pieces: Sequence[Table], names: Sequence[str], kind: str, whose: Sequence[str]
+) -> tuple[dict[str, Tensor], Classes]:
     """Every named column of all rows, and what its numbers stand for where it was of texts."""
     made: dict[str, Tensor] = {}
     classes: Classes = {}
@@ -207,7 +223,7 @@ def _columns(pieces: Sequence[Table], names: Sequence[str], kind: str) -> tuple[
             _blank(codes[0], piece, name) if column is None else next(left)
             for piece, column in zip(pieces, given, strict=True)
         ]
-        made[name] = _stacked(parts, f"{kind} {name!r}")
+        made[name] = _stacked(parts, f"{kind} {name!r}", whose)
         classes |= {name: order} if order else {}
     return made, classes
 
@@ -218,15 +234,17 @@ def _blank(like: Tensor, piece: Table, name: str) -> Tensor:
     return like.new_zeros(shape) if piece.held is not None and name not in piece.held else torch.full(shape, torch.nan)
 
 
-def _stacked(parts: Sequence[Nested], what: str) -> Nested:
+def _stacked(parts: Sequence[Nested], what: str, whose: Sequence[str]) -> Nested:
     """The rows of several structures of one kind, one after another."""
     if len(parts) == 1:
         return parts[0]
     try:
         return joined(parts)
     except (RuntimeError, TypeError, ValueError) as error:
-        shapes = shown([[tuple(t.shape[1:]) for t in leaves(part)] for part in parts])
-        raise BadInput(f"The {what} should be of one shape and type. Found rows of shapes {shapes}.") from error
+        first, *rest = [[tuple(t.shape[1:]) for t in leaves(part)] for part in parts]
+        other = next((i for i, shapes in enumerate(rest, 1) if shapes != first), 1)
+        found = f"{shown(first)} of {whose[0]} and {shown(rest[other - 1])} of {whose[other]}"
+        raise BadInput(f"The {what} should be of one shape and type. Found rows of shapes {found}.") from error
 
 
 def _truths(name: str, column: Any) -> NDArray[np.bool_]:

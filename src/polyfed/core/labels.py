@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from polyfed.core.errors import BadInput
-from polyfed.core.federation import SPLITS, Federation
+from polyfed.core.aligning import label_at
+from polyfed.core.errors import BadInput, shown
+from polyfed.core.federation import SPLITS, Federation, Rows
+from polyfed.core.metric import listed
 from polyfed.core.problem import Objective, Outputs, Problem
 from polyfed.core.structure import Nested
 
 CLASSES = ("cross-entropy", "cross-entropy-of-sigmoid")  # losses of class numbers
 Bad = Callable[[Tensor], Tensor]  # which rows are wrong
+MEND = "mend or leave out such rows"
+SIGNS = "of labels -1 and 1 make (y + 1) / 2"
+MOST = 1000  # groups that somebody may have meant: larger numbers are years, codes or amounts
 
 
 def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> None:
@@ -32,7 +37,7 @@ def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> No
     if federation.prepare is None and not federation.streamed:  # of a source, rows are looked at as they are read
         for where, x in _parts(federation.x):
             if _may_be_wrong(x, -math.inf, math.inf, whole=False):
-                _refuse(federation, x, _not_finite, f"{where} should hold finite numbers", None)
+                _refuse(federation, x, _not_finite, f"{where} should hold finite numbers", None, MEND)
     for k, objective in enumerate(problem.objectives):
         target = federation.targets.get("", federation.targets.get(objective.name))
         if target is None or not isinstance(objective.loss, str):  # the user's own loss knows its own targets
@@ -41,7 +46,35 @@ def check_rows(problem: Problem, federation: Federation, outputs: Outputs) -> No
         low, high, whole, rule = _rule(objective, output)
         if _may_be_wrong(target, low, high, whole=whole):
             said = f"Objective {objective.name!r}: the targets of loss {objective.loss!r} should be {rule}"
-            _refuse(federation, target, _outside(low, high, whole), said, objective)
+            remedy = SIGNS if objective.loss == "binary" and _signs(target) else MEND
+            _refuse(federation, target, _outside(low, high, whole), said, objective.name, remedy)
+    _check_metrics(problem, federation)
+
+
+def _check_metrics(problem: Problem, federation: Federation) -> None:
+    """Refuse classes and groups that a metric, or a loss that is reported as one, would take for others or for none."""
+    for k, name, metric in listed(problem):
+        own = problem.names[k]
+        whose = f"Objective {own!r}: " + ("its loss" if name == "loss" else f"the metric {name!r}")
+        for what, number in metric.classes.items():
+            of_target, targets = what == "target", federation.targets
+            values = targets.get("", targets.get(own)) if of_target else federation.columns.get(what)
+            low = 0 if of_target else -1
+            if values is None or not _may_be_wrong(values, low, number - 1, whole=True):
+                continue
+            if of_target:
+                said = f"{whose} should see class numbers 0 to {number - 1}"
+                remedy = SIGNS if number == 2 and _signs(values) else "recode them, or choose a metric of such targets"
+            else:
+                said = f"{whose} should find groups 0 to {number - 1}, or -1 for none, in the column {what!r}"
+                remedy = f"recode them, or say groups={_groups(values)}" if _groups(values) else "recode them"
+            _refuse(federation, values, _outside(low, number - 1, True), said, own, remedy)
+
+
+def _groups(values: Tensor) -> int:
+    """How many groups a column is about, if it has numbers that can stand for groups; else 0."""
+    fit = not _may_be_wrong(values, -1, MOST, whole=True)
+    return int(values.max()) + 1 if fit else 0
 
 
 def missing_labels(problem: Problem, federation: Federation) -> list[str]:
@@ -64,6 +97,24 @@ def missing_labels(problem: Problem, federation: Federation) -> list[str]:
     if none := [client for client in np.flatnonzero(~holds.any(1)).tolist() if federation.examples[client]]:
         some = ", ".join(map(federation.called, none[:5])) + (f" and {len(none) - 5} more" if len(none) > 5 else "")
         said.append(f"Without a label for any objective, and so of no use in training: {some}.")
+    return said + _unmeasured(problem, federation)
+
+
+def _unmeasured(problem: Problem, federation: Federation) -> list[str]:
+    """A sentence for each objective that rows kept aside, or the server's, have no label for."""
+    said, allowed = [], federation.allowed(problem.names)
+    for k, (name, label) in enumerate(zip(problem.names, problem.labels, strict=True)):
+        labelled = None if label is None else federation.labelled.get("", federation.labelled.get(label))
+        if labelled is None:
+            continue
+        for split in SPLITS[1:]:
+            rows: Rows | None = getattr(federation, split)
+            clients = [] if rows is None else np.flatnonzero(rows.length).tolist()
+            mine = (rows[c] for c in clients if rows is not None and allowed[c, k])
+            if clients and not any(labelled[torch.from_numpy(own)].any() for own in mine):
+                said.append(f"No {split} row has a label for objective {name!r}, which is not measured on them.")
+        if federation.server is not None and not labelled[torch.from_numpy(federation.server)].any():
+            said.append(f"No row of the server's has a label for objective {name!r}, which is not measured on them.")
     return said
 
 
@@ -107,23 +158,21 @@ def _outside(low: float, high: float, whole: bool) -> Bad:
     return bad
 
 
-def _refuse(federation: Federation, values: Tensor, bad: Bad, rule: str, objective: Objective | None) -> None:
+def _refuse(federation: Federation, values: Tensor, bad: Bad, rule: str, objective: str | None, remedy: str) -> None:
     """Say where the first bad row is, if somebody uses it."""
     wrong = bad(values.detach().cpu()).reshape(len(values), -1).any(1).numpy()
-    for row, whose in _used(federation, wrong, None if objective is None else objective.name):
+    for row, whose in _used(federation, wrong, objective):
         found = values[row].detach().cpu().reshape(-1)
         place = int(torch.nonzero(bad(found))[0])
         column = f", column {place}" if values.dim() == 2 else ""
-        remedy = "mend or leave out such rows"
-        if objective is not None and objective.loss == "binary" and _signs(values):
-            remedy = "of labels -1 and 1 make (y + 1) / 2"
+        label = shown(label_at(federation.row_labels, row))
         raise BadInput(
-            f"{rule}. Found {found[place].item():g} in row {row}{column}, {whose}; {remedy} ({wrong.sum()} of them)."
+            f"{rule}. Found {found[place].item():g} in row {label}{column}, {whose}; {remedy} ({wrong.sum()} of them)."
         )
 
 
 def _signs(values: Tensor) -> bool:
-    """Whether all of them are -1 or 1, missing ones aside, which are 0."""
+    """Whether all of them are -1 or 1, those of clients without the objective aside, which are 0."""
     return bool((values.abs() <= 1).all()) and bool((values == values.round()).all())
 
 

@@ -72,6 +72,7 @@ class Request:
         options: plain values, the fields of the work's options.
         part: which of several models this is about, where clients train more than one.
         weighed: whether replies are multiplied by their weights where they are made, so that they only need adding up.
+        known: arrays for the server's own checks of the replies (`Field.lengths`, `Field.slack`), which are not sent.
     """
 
     work: str
@@ -84,6 +85,7 @@ class Request:
     folded: Tensor | None = None
     part: str = ""
     weighed: bool = False
+    known: Arrays = field(default_factory=dict)
 
     @property
     def tick(self) -> int:
@@ -93,7 +95,7 @@ class Request:
     def row(self, i: int) -> Request:
         """The request as the i-th of the clients asked gets it."""
         each = {name: rows[i] for name, rows in self.each.items()}
-        return replace(self, each=each, folded=None if self.folded is None else self.folded[i])
+        return replace(self, each=each, folded=None if self.folded is None else self.folded[i], known={})
 
     def __getitem__(self, name: str) -> Tensor:
         """A named array, the client's own row before the shared one."""

@@ -7,8 +7,9 @@ A mean adds up over batches and clients; the area under a curve does not. So cli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.core.errors import BadInput, RunStopped, cut, nearest, shown
+from polyfed.core.errors import BadInput, cut, nearest, shown
 
 if TYPE_CHECKING:
     from polyfed.core.problem import Batch, Problem
@@ -33,7 +34,8 @@ class SplitMetric:
             whose mask is 1, a tensor of the same shape for every batch. Those of two batches, and of two clients, are
             added up. It may be run for many clients at once (`torch.func.vmap`): no Python decision on data, no
             boolean indexing.
-        compute: of the statistics' sum, a NumPy array of float64: the figure; NaN where it is not defined.
+        compute: of the statistics' sum, a NumPy array of float64: the figure; NaN where it is not defined. Where it
+            fails, the figure is NaN, too, and the round's line says why (`not_computed`).
         shape: the statistics' shape, a number or several.
         better: 'higher' or 'lower'.
         counts: whether all statistics are whole numbers from 0 to the number of rows. They then travel as integers,
@@ -43,6 +45,8 @@ class SplitMetric:
         takes: columns of the data that `update` gets after the mask.
         bounds: of the statistics' sum: the least and the largest value that the figure can have, where `compute`
             rounds, because rows were put into bins.
+        classes: how many classes 'target' has, and how many groups a column, where they are known: their numbers
+            should be 0, 1, ..., a column's also -1 for none. Others are refused before the first round.
     """
 
     update: Callable[..., Tensor]
@@ -53,6 +57,7 @@ class SplitMetric:
     takes: Sequence[str] = ()
     bounds: Callable[[Statistics], tuple[float, float]] | None = None
     times: int | None = None
+    classes: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         shape = (self.shape,) if isinstance(self.shape, int) else self.shape
@@ -66,7 +71,9 @@ class SplitMetric:
         if self.better not in ("higher", "lower"):
             raise BadInput(f"SplitMetric: better should be 'higher' or 'lower'. Found {shown(self.better)}.")
         if self.times is not None and not (self.counts and type(self.times) is int and self.times > 0):
-            raise BadInput(f"SplitMetric: times, of counts, should be a whole number from 1. Found {shown(self.times)}.")
+            raise BadInput(
+                f"SplitMetric: times, of counts, should be a whole number from 1. Found {shown(self.times)}."
+            )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "takes", tuple(self.takes))
 
@@ -121,14 +128,18 @@ def computed(problem: Problem, counts: Tensor, moments: Tensor) -> Iterator[tupl
         yield k, name, metric, mine.reshape(metric.shape)
 
 
-def figure(function: Callable[[Statistics], Any], statistics: Statistics, whose: str) -> Any:
-    """What a metric's function makes of statistics; its error is a sentence."""
+def figure(function: Callable[[Statistics], Any], statistics: Statistics, numbers: int = 1) -> tuple[list[float], str]:
+    """The numbers that a metric's function makes of statistics, and ''; NaN, and why, where it fails.
+
+    One client's statistics may be what no function expects: that must not end a run.
+    """
     try:
         with np.errstate(all="ignore"):
-            return function(statistics)
+            found: list[float] = np.asarray(function(statistics), dtype=np.float64).reshape(numbers).tolist()
+        return found, ""
     except Exception as error:
-        why = cut(f"{type(error).__name__}: {error}", 120)
-        raise RunStopped(f"The metric {whose} could not be computed: {why}.") from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return [math.nan] * numbers, f"{cut(f'{type(error).__name__}: {error}', 120)} ({last.name}, line {last.lineno})"
 
 
 def _updated(problem: Problem, k: int, name: str, outputs: Any, batch: Batch, like: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.aligning import index_of, label_at
 from polyfed.core.errors import BadInput, shown
 from polyfed.core.federation import Index, Rows
 from polyfed.core.split import group
@@ -28,8 +29,9 @@ def rows_of(owner: Any, rows: int) -> tuple[Rows, Names]:
     codes, names = _numbered(values)
     if gone := [i for i, name in enumerate(names) if absent(name)]:
         lost = np.flatnonzero(np.isin(codes, gone))
+        row = shown(label_at(index_of(owner), int(lost[0])))
         raise BadInput(
-            f"Every row needs an owner. Found {names[gone[0]]!r} in row {lost[0]}; leave out such rows, or name their "
+            f"Every row needs an owner. Found {names[gone[0]]!r} in row {row}; leave out such rows, or name their "
             f"owner ({len(lost)} of them)."
         )
     return group(np.arange(rows), codes, len(names)), names

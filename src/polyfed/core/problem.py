@@ -389,7 +389,7 @@ class Problem:
         """A loss or metric of objective k for each example of a batch; a loss about the batch is each one's."""
         objective = self.objectives[k]
         takes = objective.takes if name == "loss" else ("output", "target")
-        value = objective.values[name](*(self._argument(k, what, outputs, batch, params) for what in takes))
+        value = objective.values[name](*(self.argument(k, what, outputs, batch, params) for what in takes))
         if name == "loss" and objective.per == "batch":
             if value.shape != ():
                 raise BadInput(
@@ -442,7 +442,8 @@ class Problem:
             )
         return found
 
-    def _argument(self, k: int, what: str, outputs: Outputs, batch: Batch, params: Columns) -> Any:
+    def argument(self, k: int, what: str, outputs: Outputs, batch: Batch, params: Columns) -> Any:
+        """What the loss of objective k gets for one of the names that it takes."""
         if what == "output":
             return self.output(k, outputs)
         if what == "target":

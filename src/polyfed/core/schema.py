@@ -53,6 +53,8 @@ class Field:
             itself, unless those units are what the server knows.
         lengths: of what is compressed: from the arrays of some clients, these clients and the request to the lengths,
             by objective, of what the server unpacks.
+        slack: from the arrays of some clients, these clients and the request to by how much, as a part of what they
+            are, they keep to an inequality that all honest replies do; clients x 1, and not below 0 but for rounding.
         packed: of an array that a layer sends in another form: what it is before and after, which the guard looks at.
     """
 
@@ -72,6 +74,7 @@ class Field:
     alike: bool | None = None
     per: str = ""
     lengths: Unpacked | None = None
+    slack: Unpacked | None = None
     packed: Packed | None = None
 
     @classmethod

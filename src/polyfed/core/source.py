@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -125,7 +126,8 @@ class Files(Source):
     """One example per file.
 
     Args:
-        paths: the files in their order; or a folder, whose files are taken in the order of their names.
+        paths: the files in their order; or a folder, whose files are taken in the order of their names, numbers in
+            them by value: 2.npy before 10.npy.
         load: from a path to the example: an array or a tensor, or a dict or tuple of such.
         pattern: of a folder's files, which are taken: `"*.npy"`, `"**/*.png"`.
     """
@@ -140,7 +142,8 @@ class Files(Source):
             folder = Path(paths)
             if not folder.is_dir():
                 raise BadInput(f"Files should be given as a folder or a list of paths. Found {shown(str(paths))}.")
-            paths = sorted(path for path in folder.glob(pattern) if path.is_file())
+            found = [path for path in folder.glob(pattern) if path.is_file()]
+            paths = sorted(found, key=_by_number)
         self._paths, self._load = [os.fspath(path) for path in paths], load
         if not self._paths:
             raise BadInput("Files should be at least one. Found none; the pattern may be of other names.")
@@ -160,6 +163,12 @@ class Files(Source):
         except Exception as error:  # the user's own function
             why = cut(f"{type(error).__name__}: {error}", 150)
             raise BadInput(f"The file {path} cannot be read ({why}).") from error
+
+
+def _by_number(path: Path) -> tuple[list[list[tuple[int, int]]], Path]:
+    """What paths are sorted by: as texts, but numbers, which stand where a digit would, by value."""
+    pieces = [re.findall(r"[0-9]+|[^0-9]", part) for part in path.parts]
+    return [[(48, int(p)) if p[0] in "0123456789" else (ord(p), 0) for p in part] for part in pieces], path
 
 
 class Items(Source):

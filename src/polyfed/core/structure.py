@@ -125,7 +125,7 @@ def picked(outputs: Any, which: Any, whose: str) -> Any:
         whose: the objective, for an error.
     """
     if callable(which):
-        return which(outputs)
+        return _applied(which, outputs, whose)
     if isinstance(which, tuple):
         return tuple(picked(outputs, one, whose) for one in which)
     try:
@@ -136,6 +136,17 @@ def picked(outputs: Any, which: Any, whose: str) -> Any:
         raise BadInput(
             f"Objective {whose!r} wants {which!r} of the module's output. Found {names_of(outputs)}."
         ) from None
+
+
+def _applied(function: Callable[[Any], Any], outputs: Any, whose: str) -> Any:
+    try:
+        return function(outputs)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        why = cut(f"{type(error).__name__}: {error}", 120)
+        raise BadInput(
+            f"Objective {whose!r}: its function output= should take the module's output. Found {names_of(outputs)}, on "
+            f"which it fails with {why}."
+        ) from error
 
 
 def by_name(outputs: Any, name: str, k: int, names: tuple[str, ...]) -> Any:

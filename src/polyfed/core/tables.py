@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyfed.core.aligning import aligned, index_of
+from polyfed.core.aligning import aligned, index_of, label_at
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import MISSING
 from polyfed.core.owners import absent
@@ -181,9 +181,9 @@ def _refuse_gaps(frame: Any, names: list[str], made: NDArray[Any], of: Callable[
         wrong = np.flatnonzero(~np.isfinite(made[:, place]))
         if len(wrong):
             row, whose = int(wrong[0]), "" if of is None else f", of {of(int(wrong[0]))}"
-            label = frame.index[row] if hasattr(frame, "index") else row
+            label = shown(label_at(index_of(frame), row))
             raise BadInput(
-                f"The inputs should be finite numbers. Found {made[row, place]} in column {name!r}, row {label!r}"
+                f"The inputs should be finite numbers. Found {made[row, place]} in column {name!r}, row {label}"
                 f"{whose} ({len(wrong)} in all); fill them, or leave the rows out: df.dropna(subset=[{name!r}])."
             )
 
@@ -231,12 +231,13 @@ def _text(name: str) -> BadInput:
 @dataclass(frozen=True)
 class Table:
     """Some rows: x, the targets by objective, and more columns by name; held: the objectives of their client, where it
-    may lack some of the others'."""
+    may lack some of the others'; index: the rows' labels, where a table has them."""
 
     x: Nested
     targets: Mapping[str, Column]
     columns: Mapping[str, Column]
     held: Collection[str] | None = None
+    index: Any = None
 
     @classmethod
     def of(cls, x: Any, targets: Any, columns: Any = None, *, whole: bool = True) -> Table:
@@ -245,7 +246,7 @@ class Table:
         x, targets, columns = (
             aligned(given, index, what) for given, what in ((x, "x"), (targets, "targets"), (columns, "columns"))
         )
-        return cls(inputs(x, whole=whole), _by_name(targets, "targets"), _by_name(columns, "columns"))
+        return cls(inputs(x, whole=whole), _by_name(targets, "targets"), _by_name(columns, "columns"), index=index)
 
     def __post_init__(self) -> None:
         for kind in ("targets", "columns"):

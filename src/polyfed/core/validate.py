@@ -28,6 +28,7 @@ COMPARED = ("update", "gradient", "buffers", "losses")  # the roles that the gua
 STILL = 1e-6  # of a buffer's length: a change that is none
 TINY = 1e-30
 WEIGHT = "its weight"
+BOUNDLESS = ("holds NaN or infinity", "sums could overflow", f"should be at most {LIMIT:.0e}")  # reasons to refuse
 
 
 class Compared(NamedTuple):
@@ -107,16 +108,25 @@ class Expected:
             at += columns.width
         self._first = {c.name: s for c, s in reversed(self._columns)}
         self._low, self._high = np.empty((1, at)), np.empty((1, at))
-        finite = self.limit if guard else np.finfo(np.float64).max
+        self._limits = {c.name: self._limit(c.name, schema[c.name][1]) for c, _ in self._columns}
         for c, s in self._columns:
-            self._low[0, s], self._high[0, s] = c.low, c.high
-        self._low, self._high = self._low.clip(-finite, finite), self._high.clip(-finite, finite)
+            finite = min(self._limits[c.name], np.finfo(np.float64).max)
+            self._low[0, s], self._high[0, s] = np.clip(c.low, -finite, finite), np.clip(c.high, -finite, finite)
         weights = [c.name for c, _ in self._columns if c.kind == "weight"]
         self._weights = {n: 1 + 4 * torch.finfo(schema[n][1]).eps for n in weights}  # n as the client's type rounds it
         self._tallies = [name for name in schema if self.fields[name].upto]
         self._grams = [(c, s) for c, s in self._columns if c.kind == "gram"]
         self._sums = [s for c, s in self._columns if c.kind == "sums"] if guard else []
         self._compare(list(self._compared(buffers)), request.shared.get("omega"))
+
+    def _limit(self, name: str, dtype: torch.dtype) -> float:
+        """How long an array may be. Figures grow with the rows that they are over, and are only added up: they may be
+        as long as their sum over all clients, and a length, stay finite."""
+        role = self.fields[name].role
+        if not self.strict or not self._measures or role not in ("losses", "statistics") or not dtype.is_floating_point:
+            return self.limit
+        most = torch.finfo(dtype).max
+        return (most if role == "losses" else math.sqrt(most)) / max(len(self.population.examples), 1)
 
     def _compare(self, every: list[Compared], omega: Tensor | None) -> None:
         """Columns of the guard.
@@ -242,8 +252,10 @@ class Expected:
 
     def _stakes(self, clients: list[int], most: Lengths) -> Lengths:
         """What part of what it counts each client counts for each objective: by size, the part that has a label."""
+        if self._aside:  # of rows kept aside nobody has said how many have a label
+            return self.population.allowed[clients].astype(np.float64)
         holds = self.population.holds[clients]
-        if self.population.labelled is None or self._aside:  # of rows kept aside nobody has said how many have one
+        if self.population.labelled is None:
             return holds.astype(np.float64)
         by_size = most == self.population.examples[clients].reshape(-1, 1)
         return np.asarray(np.where(by_size, self.population.fractions[clients], holds), dtype=np.float64)
@@ -323,8 +335,8 @@ class Expected:
             for i, client in enumerate(stack.clients):
                 if not all_finite(a[i]):
                     bad[client] = f"{name!r} holds NaN or infinity"
-                elif (length := float(a[i].double().norm())) > self.limit:
-                    why = f"above {self.limit:.0e} the server's sums could overflow"
+                elif (length := float(a[i].double().norm())) > (limit := self._limits[name]):
+                    why = f"above {limit:.0e} the server's sums could overflow"
                     bad[client] = f"{name!r} has the length {length:.2g}; {why} (guard = 'off' lets it in)"
         return bad
 
@@ -355,6 +367,8 @@ class Expected:
             return f"{name!r} should hold numbers from 0 to below {f.below}"
         if columns.kind == "deviation":
             return f"the rows of {name!r} should be orthonormal; their products are off by {found:.2g}"
+        if columns.kind == "slack" and f.slack is not None:
+            return f"{name!r} is lower than the reply's other arrays and its model allow, whatever its rows are"
         if columns.kind == "slack":
             return f"{name!r} should be at most the root of the number of rows times {f.squares!r}"
         if columns.kind in ("loss", "sums", "least"):
@@ -394,14 +408,20 @@ class Expected:
         for name in self._tallies:
             upto = self.fields[name].upto
             heard = stack[upto].double() * self._weights[upto]
-            wrong = torch.zeros(len(heard), dtype=torch.bool, device=heard.device)
-            parts = stack[name].double().split([size for size, *_ in self.facts.tallies], 1)
+            wrong, many = torch.zeros(2, len(heard), dtype=torch.bool, device=heard.device)
+            parts = stack[name].double().split_with_sizes([size for size, *_ in self.facts.tallies], 1)
             for own, (_, k, times) in zip(parts, self.facts.tallies, strict=True):
                 n = heard[:, k]
-                wrong |= ((own < 0) | (own > n.unsqueeze(1))).any(1) | (own.sum(1) > times * n)
-            bad |= {c: f"{name!r} should hold whole numbers from 0 to its number of rows, and add up to no more"
-                    for c, w in zip(stack.clients, wrong.tolist(), strict=True) if w}  # fmt: skip
+                wrong |= ((own < 0) | (own > n.unsqueeze(1))).any(1)
+                many |= own.sum(1) > times * n
+            bad |= {c: f"{name!r} adds up to more than its rows allow" for c, w in _zipped(stack, many) if w}
+            bad |= {c: f"{name!r} should hold whole numbers from 0 to its number of rows"
+                    for c, w in _zipped(stack, wrong) if w}  # fmt: skip
         return bad
+
+
+def _zipped(stack: Stack, each: Tensor) -> Iterator[tuple[int, bool]]:
+    return zip(stack.clients, each.tolist(), strict=True)
 
 
 def _are_grams(G: Lengths) -> Lengths:
@@ -414,6 +434,15 @@ def _are_grams(G: Lengths) -> Lengths:
     least = np.linalg.eigvalsh((cosines + cosines.transpose(0, 2, 1)) / 2)[:, 0]
     wrong = (diagonal < 0).any(1) | (skewed | (np.abs(G) > (1 + SKEW) * most + TINY)).any((1, 2))
     return np.asarray(~wrong & (least >= -SKEW * G.shape[1]))
+
+
+def boundless(why: str) -> bool:
+    """Whether a reply failed because its numbers are not finite or too large, and not for what its client is or did.
+
+    Args:
+        why: the reason that was given, by the server or by the client itself.
+    """
+    return any(words in why for words in BOUNDLESS)
 
 
 def validate_replies(stack: Stack, schema: Schema) -> Stack:

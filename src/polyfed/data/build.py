@@ -55,6 +55,27 @@ def build_data(table: Settings, seed: int) -> tuple[Dataset, Federation, Setting
     return dataset, federate(dataset, rows, seed=seed, **options), {**general.model_dump(), **resolved, **more}
 
 
+def can_part(table: Settings, seed: int) -> bool:
+    """Whether the data set of a [data] table has what its partition goes by: labels or keys. Of what cannot be loaded
+    that is not known, and true.
+
+    Args:
+        table: with the names of a data set and of a partition.
+        seed: of the experiment.
+    """
+    try:
+        source, partition = datasets[table["name"]], partitions[table["partition"]]
+        dataset, _ = build(source, _only(table, accepts(source, ["seed"])), "data", seed=seed)
+    except BadInput:
+        return True
+    own = _only(table, accepts(partition, ["dataset", "rng"]))
+    try:
+        build(partition, own, "data", dataset=dataset, rng=generator(seed, "partition"))
+    except BadInput:
+        return False
+    return True
+
+
 def _only(table: Settings, keys: Collection[str]) -> Settings:
     return {key: value for key, value in table.items() if key in keys}
 

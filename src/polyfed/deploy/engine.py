@@ -82,7 +82,7 @@ class OverGrid(Engine):
         for m, part in parts.items():
             self.population[m] = Population(
                 part.problem.names, of[m].examples, of[m].holds, part.problem.dtype, of[m].labelled, part.problem.dims,
-                of[m].aside,
+                of[m].aside, of[m].allowed,
             )  # fmt: skip
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:

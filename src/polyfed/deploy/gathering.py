@@ -90,7 +90,10 @@ def _said(name: str, model: str, nodes: Nodes, models: Models) -> Description:
 def _found_again(models: Models, rosters: Mapping[str, Roster], wait: float, names: Names) -> None:
     """The clients of a run that goes on: with those who are there, if somebody is."""
     names.taken = _everybody(rosters)
-    asked = {m: {client.name for client in roster.clients if client.examples} for m, roster in rosters.items()}
+    asked = {
+        m: {client.name for client in roster.clients if client.examples or any(client.aside or ())}
+        for m, roster in rosters.items()
+    }
     if not _waited(models, wait, lambda: all(nodes.found.keys() >= asked[m] for m, nodes in models.items())):
         for m, nodes in models.items():
             if asked[m] and not nodes.found:

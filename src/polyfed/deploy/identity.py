@@ -139,7 +139,7 @@ class Names:
         Args:
             name: the name that it says.
             who: what the SuperLink knows of it.
-            examples: how many it says it has.
+            examples: how many it says it has, of the split with the most.
         """
         with self._lock:
             why = self._refusal(name, who, examples)

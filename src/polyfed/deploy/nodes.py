@@ -165,7 +165,7 @@ class Nodes:
             client = Description.of(reply.arrays, self.objectives)
             if node not in self.online:
                 raise BadMessage("it has left")
-            if why := self.names.claim(client.name, self.online[node], client.examples):
+            if why := self.names.claim(client.name, self.online[node], client.most):
                 raise BadMessage(f"it says that it is {shown(client.name)}; {why}")
         except BadMessage as error:
             self._refuse(node, cut(str(error).rstrip("."), REASON))

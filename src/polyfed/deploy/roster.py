@@ -35,6 +35,12 @@ class Description:
     labelled: list[int] | None = None
     aside: list[int] | None = None
 
+    @property
+    def most(self) -> int:
+        """How many rows its largest split has."""
+        every: list[int] = [self.examples, *(self.aside or [])]
+        return max(every)
+
     @classmethod
     def of(cls, arrays: Arrays, objectives: int) -> Description:
         """From an introduction; whatever is wrong with it is a `BadMessage`."""
@@ -88,6 +94,12 @@ class Roster:
         """How many rows each client keeps aside, by split; -1 where it has not said."""
         said = [[-1] * len(ASIDE) if c.aside is None else c.aside for c in self.clients]
         return dict(zip(ASIDE, np.array(said, dtype=np.int64).reshape(-1, len(ASIDE)).T, strict=True))
+
+    @property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Where rows that are kept aside may have labels: of whoever lacks some, nobody knows in which rows."""
+        lacks = np.array([client.labelled is not None for client in self.clients], dtype=bool)
+        return np.asarray(self.holds | lacks[:, None])
 
     def save(self, path: Path) -> None:
         table = {"run": self.run, "clients": [vars(client) for client in self.clients]}

@@ -38,8 +38,8 @@ class Site:
             return Reply(error=f"refused: {error}").encode()
 
     def describe(self) -> Reply:
-        """Who this is, how many examples it has, for which objectives, and with how many labels if some are missing; and
-        how many rows it keeps aside."""
+        """Who this is, how many examples it has, for which objectives, and with how many labels if some are missing;
+        and how many rows it keeps aside."""
         name = torch.from_numpy(np.frombuffer(self.name.encode(), dtype=np.uint8).copy())
         holds = torch.from_numpy(self.federation.matrix(self.problem.names)[0].copy())
         examples = int(self.federation.examples[0])

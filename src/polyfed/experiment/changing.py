@@ -60,6 +60,8 @@ def refit(before: Settings, after: Settings, given: Collection[Path]) -> list[st
         names = [_words(settings, place) for settings in (before, after)]
         if isinstance(table, dict) and names[0] != names[1] and (new := _found(place.kind, names)):
             said += _refit(table, place.table_at, new, given)
+            if place.table_at == ("data",) and names[0][0] != names[1][0] and ("data", "partition") not in given:
+                said += _without_partition(table, after.get("seed", 0), given)
             said += _others(after, place, given)
     return said
 
@@ -91,6 +93,17 @@ def _refit(table: Settings, path: Path, new: Named, given: Collection[Path]) -> 
     lists = {f"does not have {'them' if len(unknown) > 1 else 'it'}": unknown, "takes other values": other}
     reasons = [f"because {new.word} {why}: {', '.join(keys)}" for why, keys in lists.items() if keys]
     return [f"Left out, {', and '.join(reasons)}."] if reasons else []
+
+
+def _without_partition(table: Settings, seed: Any, given: Collection[Path]) -> list[str]:
+    """Take out the file's partition where the new data set has nothing to part it by, as only loading it can tell."""
+    from polyfed.data.build import can_part
+
+    if table.get("partition") in (None, "iid") or can_part(table, seed):
+        return []
+    name, partition = table["name"], table.pop("partition")
+    rest = _refit(table, ("data",), Named("iid", _makers("data", name, "iid")), given)
+    return [f"Left out, because {name} cannot be parted by {partition}: data.partition.", *rest]
 
 
 def _only_given(value: Any, path: Path, given: Collection[Path]) -> Any:

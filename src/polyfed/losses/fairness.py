@@ -25,14 +25,14 @@ def demographic_parity(name: str, group: str, *, groups: int = 2, output: Output
 
     Args:
         name: the objective's.
-        group: the column of the data that has each example's group, 0 to groups - 1; other values belong to none.
+        group: the column of the data that has each example's group, 0 to groups - 1, or -1 for none.
         groups: how many there are.
         output: what it sees of the module's output, one logit an example; as in `Objective`.
     """
     _check(name, group, groups)
     loss = partial(_parity, groups=groups)
     update = partial(_scores, groups=groups, kinds=1)
-    report = SplitMetric(update, _mean_gap, (groups, 1, 2), "lower", takes=(group,))
+    report = SplitMetric(update, _mean_gap, (groups, 1, 2), "lower", takes=(group,), classes={group: groups})
     return Objective(name, loss, {"loss": report}, output=output, per="batch", takes=("output", "mask", group))
 
 
@@ -43,14 +43,15 @@ def equalised_odds(name: str, group: str, *, groups: int = 2, output: Output = N
 
     Args:
         name: the objective's.
-        group: the column of the data that has each example's group, 0 to groups - 1; other values belong to none.
+        group: the column of the data that has each example's group, 0 to groups - 1, or -1 for none.
         groups: how many there are.
         output: what it sees of the module's output, one logit an example; as in `Objective`.
     """
     _check(name, group, groups)
     loss = partial(_odds, groups=groups)
     update = partial(_scores, groups=groups, kinds=2)
-    report = SplitMetric(update, _mean_gap, (groups, 2, 2), "lower", takes=(group,))
+    known = {group: groups, "target": 2}
+    report = SplitMetric(update, _mean_gap, (groups, 2, 2), "lower", takes=(group,), classes=known)
     takes = ("output", "target", "mask", group)
     return Objective(name, loss, {"loss": report}, output=output, per="batch", takes=takes)
 

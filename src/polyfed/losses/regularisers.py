@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, shown
 from polyfed.core.problem import Objective
 
 
@@ -20,11 +19,21 @@ def l2(name: str = "l2", parameters: str = "*") -> Objective:
         name: the objective's.
         parameters: which, as a pattern of their names: 'body.*'.
     """
-    return Objective(name, partial(_half_squares, pattern=parameters), per="batch", takes=("parameters",))
+    return Objective(name, _HalfSquares(parameters), per="batch", takes=("parameters",))
 
 
-def _half_squares(parameters: Mapping[str, Tensor], *, pattern: str) -> Tensor:
-    some = [p for name, p in parameters.items() if fnmatch.fnmatchcase(name, pattern)]
-    if not some:
-        raise BadInput(f"The regulariser's pattern {pattern!r} should name parameters. Found {', '.join(parameters)}.")
-    return 0.5 * torch.stack([p.square().sum() for p in some]).sum()
+class _HalfSquares:
+    """The names are found once, before a step is compiled: a compiler cannot follow patterns."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        if any(name not in self._known for name in parameters):
+            self._known |= {name: fnmatch.fnmatchcase(name, self._pattern) for name in parameters}
+        some = [p for name, p in parameters.items() if self._known[name]]
+        if not some:
+            found = shown(list(parameters))
+            raise BadInput(f"The regulariser's pattern {self._pattern!r} should name parameters. Found {found}.")
+        return 0.5 * torch.stack([p.square().sum() for p in some]).sum()

@@ -27,7 +27,8 @@ def calibration_error(classes: int = 2, *, bins: int = 15) -> SplitMetric:
     check_classes(classes)
     if type(bins) is not int or bins < 1:
         raise BadInput(f"calibration_error: bins should be a whole number from 1. Found {bins!r}.")
-    return SplitMetric(partial(_sums, classes=classes, bins=bins), _error, (3, bins), "lower")
+    update = partial(_sums, classes=classes, bins=bins)
+    return SplitMetric(update, _error, (3, bins), "lower", classes={"target": classes})
 
 
 def _sums(output: Tensor, target: Tensor, mask: Tensor, *, classes: int, bins: int) -> Tensor:

@@ -24,7 +24,7 @@ def f1(classes: int = 2, *, threshold: float = 0.0) -> SplitMetric:
     """
     check_classes(classes)
     update = partial(_counts, classes=classes, threshold=threshold)
-    return SplitMetric(update, _f1, (classes, 3), "higher", counts=True, times=3)
+    return SplitMetric(update, _f1, (classes, 3), "higher", counts=True, times=3, classes={"target": classes})
 
 
 def balanced_accuracy(classes: int = 2, *, threshold: float = 0.0) -> SplitMetric:
@@ -36,7 +36,7 @@ def balanced_accuracy(classes: int = 2, *, threshold: float = 0.0) -> SplitMetri
     """
     check_classes(classes)
     update = partial(_counts, classes=classes, threshold=threshold)
-    return SplitMetric(update, _mean_recall, (classes, 3), "higher", counts=True, times=3)
+    return SplitMetric(update, _mean_recall, (classes, 3), "higher", counts=True, times=3, classes={"target": classes})
 
 
 def _counts(output: Tensor, target: Tensor, mask: Tensor, *, classes: int, threshold: float) -> Tensor:

@@ -18,32 +18,35 @@ def demographic_parity_gap(column: str, groups: int = 2, *, threshold: float = 0
     """The largest difference between two groups' shares of examples that are taken for class 1.
 
     Args:
-        column: of the data, with each example's group, 0 to groups - 1; other values belong to no group.
+        column: of the data, with each example's group, 0 to groups - 1, or -1 for none.
         groups: how many there are.
         threshold: the logit above which an example is taken for class 1.
     """
-    return _by_group(column, groups, threshold, _parity)
+    return _by_group(column, groups, threshold, _parity, {})
 
 
 def equalised_odds_gap(column: str, groups: int = 2, *, threshold: float = 0.0) -> SplitMetric:
     """The larger of two gaps between groups: of their true positive rates, and of their false positive rates.
 
     Args:
-        column: of the data, with each example's group, 0 to groups - 1; other values belong to no group.
+        column: of the data, with each example's group, 0 to groups - 1, or -1 for none.
         groups: how many there are.
         threshold: the logit above which an example is taken for class 1.
     """
-    return _by_group(column, groups, threshold, _odds)
+    return _by_group(column, groups, threshold, _odds, {"target": 2})
 
 
-def _by_group(column: str, groups: int, threshold: float, compute: object) -> SplitMetric:
+def _by_group(column: str, groups: int, threshold: float, compute: object, classes: dict[str, int]) -> SplitMetric:
     if not isinstance(column, str):
         raise BadInput(f"A gap between groups needs the name of the column that has them. Found {column!r}.")
     if type(groups) is not int or groups < 2:
         raise BadInput(f"A gap needs 2 groups or more. Found groups={groups!r}.")
     update = partial(_counts, groups=groups, threshold=threshold)
     assert callable(compute)
-    return SplitMetric(update, compute, (groups, 2, 2), "lower", counts=True, takes=(column,), times=1)
+    classes = {**classes, column: groups}
+    return SplitMetric(
+        update, compute, (groups, 2, 2), "lower", counts=True, takes=(column,), times=1, classes=classes
+    )
 
 
 def _counts(output: Tensor, target: Tensor, mask: Tensor, group: Tensor, *, groups: int, threshold: float) -> Tensor:

@@ -52,7 +52,8 @@ def _of_scores(compute: Any, bounds: Any, classes: int, bins: int, scale: float)
     check_classes(classes)
     update = partial(_histograms, classes=classes, bins=Bins(bins, scale))
     shape = (1 if classes == 2 else classes, 2, bins)
-    return SplitMetric(update, compute, shape, "higher", counts=True, bounds=bounds, times=shape[0])
+    return SplitMetric(update, compute, shape, "higher", counts=True, bounds=bounds, times=shape[0],
+                       classes={"target": classes})  # fmt: skip
 
 
 def check_classes(classes: int) -> None:
@@ -79,7 +80,7 @@ def _area(h: Statistics) -> float:
 def _area_bounds(h: Statistics) -> tuple[float, float]:
     no, yes = h[:, 0], h[:, 1]
     value, half = _area(h), _mean((yes * no).sum(1) / (no.sum(1) * yes.sum(1))) / 2
-    return value - half, value + half
+    return _around(value, value - half, value + half)
 
 
 def _precision(h: Statistics) -> float:
@@ -96,7 +97,12 @@ def _precision_bounds(h: Statistics) -> tuple[float, float]:
     # sum_i (a + i) / (a + i + w) for i = 1..p is p - w [psi(a + w + p + 1) - psi(a + w + 1)]
     worst = yes - wrong * (_psi(right + wrong + 1) - _psi(right - yes + wrong + 1))
     best = yes * right / np.maximum(right + wrong - no, 1)
-    return _mean(_shares(worst, yes)), _mean(_shares(best, yes))
+    return _around(_precision(h), _mean(_shares(worst, yes)), _mean(_shares(best, yes)))
+
+
+def _around(value: float, low: float, high: float) -> tuple[float, float]:
+    """Bounds as areas have them, within 0 and 1 and around the value, whatever has been rounded."""
+    return min(value, max(low, 0.0)), max(value, min(high, 1.0))
 
 
 def _psi(values: Curve) -> Curve:

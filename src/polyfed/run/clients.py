@@ -32,9 +32,16 @@ class ClientLog:
     def rewind(self, round: int) -> None:
         """Forget what comes after a checkpoint's round, and a line that a crash cut short."""
         if self.path.is_file():
-            end = max((end for line, end in self._lines() if line["round"] <= round), default=0)
             with self.path.open("r+b") as file:
-                file.truncate(end)
+                file.truncate(self._end(round))
+
+    def reaches_beyond(self, round: int) -> bool:
+        """Whether `rewind` to that round would forget anything."""
+        return self.path.is_file() and self.path.stat().st_size > self._end(round)
+
+    def _end(self, round: int) -> int:
+        """Where the lines up to a round end."""
+        return max((end for line, end in self._lines() if line["round"] <= round), default=0)
 
     def last(self) -> ByClient:
         """The figures of the last evaluation, NaN where there is none; empty where nothing was logged."""

@@ -82,7 +82,7 @@ def _sentences(summary: Mapping[str, Any]) -> list[str]:
     said = [summary["stopped"]] if "stopped" in summary else []
     if best := summary.get("best"):
         said += [f"Best: round {best['round']}, {best['by']} {best['value']:.6g} (best.safetensors)."]
-    return [*said, *summary.get("never_used", ()), *summary.get("callbacks_failed", ())]
+    return [*said, *summary.get("bounds", ()), *summary.get("never_used", ()), *summary.get("callbacks_failed", ())]
 
 
 def plain(text: str) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +18,14 @@ from polyfed.client.runner import ClientRunner
 from polyfed.core.algorithm import State
 from polyfed.core.door import Door
 from polyfed.core.errors import NobodyAnswered, RunStopped
-from polyfed.core.federation import Federation, Rows
+from polyfed.core.federation import Federation
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Option, Request
 from polyfed.core.metric import SplitMetric
 from polyfed.core.problem import Problem
 from polyfed.metrics import improved_share, spread, weighted_mean
 from polyfed.run.personalised import FineTuning
-from polyfed.run.wholesplit import Bounds, SplitTotals, by_objective, defined
+from polyfed.run.wholesplit import Bounds, Reasons, SplitTotals, by_objective, defined
 from polyfed.weights import min_norm
 
 Table = dict[str, dict[str, float]]  # objective -> loss and metrics
@@ -34,16 +35,19 @@ NO_ROW: NDArray[np.float64] = np.zeros(0)
 
 @dataclass(frozen=True)
 class Figures:
-    """What is reported of a split: losses and metrics by objective, and what those lie between that are rounded."""
+    """What is reported of a split: losses and metrics by objective, what those lie between that are rounded, and why
+    others could not be computed."""
 
     table: Table
     bounds: Bounds
+    not_computed: Reasons = field(default_factory=dict)
 
     def lines(self) -> dict[str, Any]:
-        """The losses, the metrics without them, and bounds where there are any."""
+        """The losses, the metrics without them, and bounds and reasons where there are any."""
         metrics = {name: {key: v for key, v in row.items() if key != "loss"} for name, row in self.table.items()}
         found = {"losses": {name: row["loss"] for name, row in self.table.items()}, "metrics": metrics}
-        return {**found, "bounds": self.bounds} if self.bounds else found
+        some = {"bounds": self.bounds, "not_computed": self.not_computed}
+        return {**found, **{key: rows for key, rows in some.items() if rows}}
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class Evaluation:
     optimum: Mapping[str, Tensor] | None = None
     weighting: str = "uniform"
     _least: Tensor | None = field(default=None, init=False, repr=False)  # f_s(x*)
+    _warned: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)  # metrics that were told of
 
     def __post_init__(self) -> None:
         at_server = self.federation.server is not None
@@ -228,13 +233,13 @@ class Evaluation:
         figures: dict[str, Figures] = {}
         if self.clients or self.per_client or not at_server:
             asked = self._ask(theirs, state, fleet, personal, each=self.clients or self.per_client)
-            figures[theirs] = self._figures(asked)
+            figures[theirs] = self._figures(asked, fleet)
             found = self._by_client(asked, theirs, len(fleet))
         if at_server:
             figures["test"] = self._own(_model(state))
         for split in self.splits:
             if split not in figures:
-                figures[split] = self._figures(self._ask(split, state, fleet, personal))
+                figures[split] = self._figures(self._ask(split, state, fleet, personal), fleet)
         if self.splits:
             found["splits"] = {split: figures[split].lines() for split in self.splits}
         if self.personalise is not None:
@@ -248,13 +253,13 @@ class Evaluation:
         """
         shared = {**_model(state), "omega": tuning.weights(self.problem)}
         options = {**tuning.options(fleet), **self._wanted(tuning.split)}
-        clients = self._with_rows(tuning.split, fleet)
+        clients = [c for c in self._with_rows(tuning.split, fleet) if fleet.examples[c]]
         try:
             asked = self._answers(clients, Request("personalise", shared, options=options), fleet, each=self.clients)
         except NobodyAnswered:
             return {tuning.split: Figures({}, {}).lines()}
         spread = {"clients": self._spread(self._tables(asked), asked.heard, asked.clients)} if self.clients else {}
-        return {tuning.split: {**self._figures(asked).lines(), **spread}}
+        return {tuning.split: {**self._figures(asked, fleet).lines(), **spread}}
 
     def _by_client(self, asked: Asked, split: str, clients: int) -> dict[str, Any]:
         """The spread of every figure over the clients, every client's own, and the rows that both are of."""
@@ -289,10 +294,9 @@ class Evaluation:
         return {"split": split, "statistics": True} if some else {"split": split}
 
     def _with_rows(self, split: str, fleet: Door) -> list[int]:
-        """The clients that have something to measure on."""
-        everyone = fleet.cohort(0, "evaluate", len(fleet))
-        rows: Rows | None = getattr(self.federation, split)
-        return everyone if rows is None else [c for c in everyone if c >= len(rows) or rows.length[c]]
+        """The clients that have something to measure on, whether or not they have something to train on."""
+        found: list[int] = np.flatnonzero(fleet.population.rows(split)).tolist()
+        return found
 
     def _ask(self, split: str, state: State, fleet: Door, personal: Personal | None, *, each: bool = False) -> Asked:
         """Every client's sums over the rows of a split; each: whether its own figures of the whole split are wanted."""
@@ -318,11 +322,24 @@ class Evaluation:
             heard.append(stack["heard"].double())
         return Asked(answered, torch.cat(values).numpy(), torch.cat(heard).numpy(), whole)
 
-    def _figures(self, asked: Asked) -> Figures:
-        """All clients together: pooled, not the mean of theirs."""
+    def _figures(self, asked: Asked, fleet: Door | None = None) -> Figures:
+        """All clients together: pooled, not the mean of theirs. Who spoiled a figure is among the fleet's failures."""
         table = self._table(asked.values.sum(0), asked.heard.sum(0), asked.whole.row())
         there = {name: row for name, row in asked.whole.bounds().items() if name in table}
-        return Figures(table, there)
+        reasons = {name: row for name, row in asked.whole.not_computed().items() if name in table}
+        if reasons:
+            self._warn(reasons)
+        if reasons and fleet is not None:
+            fleet.failures.extend((asked.clients[i], why) for i, why in asked.whole.spoilers().items())
+        return Figures(table, there, reasons)
+
+    def _warn(self, reasons: Reasons) -> None:
+        """Once of each metric: it may be the function that is wrong."""
+        for objective, name, why in ((o, name, why) for o, row in reasons.items() for name, why in row.items()):
+            if (objective, name) not in self._warned:
+                self._warned.add((objective, name))
+                text = f"The metric {name!r} of objective {objective!r} could not be computed, and is NaN: {why}."
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _table(self, values: NDArray[Any], heard: NDArray[Any], whole: NDArray[np.float64] = NO_ROW) -> Table:
         """Means from sums, by objective, and the figures of the whole split; an objective without examples is left out.

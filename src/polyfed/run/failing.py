@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyfed.core.errors import cut
+from polyfed.core.errors import cut, shown
 
 MOST = 5  # clients that are named
 
@@ -55,7 +55,7 @@ def mostly_failed(history: Sequence[Mapping[str, Any]], tracebacks: Path | None)
     where = f" Tracebacks are in {tracebacks}." if tracebacks is not None and tracebacks.is_dir() else ""
     return (
         f"Over half of the clients' replies failed, {failed} of {asked} in {len(history)} rounds; the last was that of "
-        f"client {last['client']} ({cut(last['why'], 120)}).{where}"
+        f"client {shown(last.get('name', last['client']))} ({cut(last['why'], 120)}).{where}"
     )
 
 

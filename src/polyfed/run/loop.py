@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -30,10 +31,12 @@ from polyfed.core.fleet import Metered
 from polyfed.core.guard import LIMIT
 from polyfed.core.heap import keep_freed_memory
 from polyfed.core.tree import flatten
+from polyfed.core.validate import boundless
 from polyfed.run.adapters import save_adapters
+from polyfed.run.bounds import wide_bounds
 from polyfed.run.callbacks import RunView
 from polyfed.run.clients import ByClient
-from polyfed.run.directory import BEST, RunDirectory, model_bytes
+from polyfed.run.directory import BEST, RunDirectory, model_bytes, round_of
 from polyfed.run.evaluation import Evaluation
 from polyfed.run.failing import mostly_failed, never_used, plain_names
 from polyfed.run.history import History
@@ -43,8 +46,10 @@ from polyfed.run.telling import Audience, Failed, described
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
 FAR = 3.0  # times the median's length: worth saying
+LATELY = 8  # rounds whose farthest clients are remembered, should the model be spoiled
 MOST_LEFT_OUT = 3  # clients, one after the other, without whom a round is tried that left no sound state
-BY_OBJECTIVE = ("losses", "metrics", "bounds", "clients", "per_client", "progress")  # tables with a row per objective
+# tables with a row per objective
+BY_OBJECTIVE = ("losses", "metrics", "bounds", "not_computed", "clients", "per_client", "progress")
 States = Mapping[str, State]  # by part
 OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
 
@@ -105,6 +110,7 @@ def open_doors(plan: Plan, engine: Engine, meter: Metered) -> tuple[dict[str, Do
         doors[name] = Door(
             plan.layers.fleet(view), part.problem, cohort=plan.cohort, rounds=plan.rounds, frame=len(plan.parts),
             draw=None if pool is None else partial(pool.group, place), always=plan.always, never=plan.never,
+            called=part.federation.called,
         )  # fmt: skip
     return doors, pool
 
@@ -123,8 +129,9 @@ class _Loop:
         self.clients = next(iter(plan.parts.values())).federation  # all parts have the same
         self.names = {"names": plain} if (plain := plain_names(self.clients.names)) else {}
         self.done = False  # for good
-        self.stopped = ""  # why, where it was a callback that ended the run
+        self.stopped = ""  # why, where a callback or the method's own measure ended the run
         self.audience = Audience(plan.callbacks, directory)
+        self.lately: deque[dict[int, float]] = deque(maxlen=LATELY)  # who was far in the last rounds, and was used
         self.saved = -1
         self.next_save = 0.0
 
@@ -145,7 +152,7 @@ class _Loop:
                     interrupted.hold()
                     if self.saved == t + 1:  # a callback's: the round is done
                         raise
-                    raise self._stopped(t, states, str(error)) from error
+                    raise self._stopped(t, states, self._beyond_training(t, error) or str(error)) from error
                 except KeyboardInterrupt:
                     interrupted.hold()
                     if self.view.round > t:  # a callback's
@@ -252,6 +259,7 @@ class _Loop:
     def _round(self, t: int, before: States) -> tuple[States, dict[str, Any]]:
         start, up, down, measuring = time.perf_counter(), self.meter.up, self.meter.down, self.meter.measuring
         states, found, more = self._sound_round(t, before)
+        self.lately.append({client: ratio for client, ratio in self._used_far().items() if ratio > FAR})
         line: dict[str, Any] = {"round": t, "bytes_up": self.meter.up - up, "bytes_down": self.meter.down - down}
         line |= {"cohort": list({client: None for door in self.doors.values() for client in door.asked})}
         _add(line, {**more, **self._named(found)})
@@ -312,9 +320,44 @@ class _Loop:
         """Whose replies of this round were the longest, of those that were used; None where no more are left out."""
         if len(left_out) == MOST_LEFT_OUT or not self.plan.layers.guard:
             return None
-        failed = {client for door in self.doors.values() for client, _ in door.failures}
-        far = {client: ratio for client, ratio in self.engine.far().items() if client not in failed}
+        far = self._used_far()
         return max(far, key=lambda client: (far[client], -client), default=None)
+
+    def _used_far(self) -> dict[int, float]:
+        """How many times the median each client's longest array was in this round, of those that were used."""
+        failed = {client for door in self.doors.values() for client, _ in door.failures}
+        return {client: ratio for client, ratio in self.engine.far().items() if client not in failed}
+
+    def _beyond_training(self, t: int, error: Exception) -> str:
+        """What to do where all clients' numbers overflow: the last checkpoints are spoiled, as is every resume. Or ''.
+
+        Args:
+            t: the rounds that are done; before the first nobody has spoiled the model.
+            error: why the next one is not.
+        """
+        failed = error.failed if isinstance(error, NobodyAnswered) else {}
+        if not t or not failed or not all(map(boundless, failed.values())):
+            return ""
+        return (
+            f"Round {t + 1}: none of the {len(failed)} clients gave a usable reply, since the model has left what they "
+            f"can train on: theirs are infinite, not a number or too long.{self._far_lately()}{self._how_to_go_back(t)}"
+        )
+
+    def _far_lately(self) -> str:
+        """Who was far in most of the last rounds: in one of a spoiled model, honest clients are, too."""
+        far: dict[int, list[float]] = {}
+        for client, ratio in (pair for one in self.lately for pair in one.items()):
+            far.setdefault(client, []).append(ratio)
+        most = sorted(far, key=lambda client: (-len(far[client]), -max(far[client]), client))[:2]
+        some = [f"{c} (in {len(far[c])}, up to {max(far[c]):.2g} times the median's length)" for c in most]
+        return f" Far in the last {len(self.lately)} rounds: clients {', '.join(some)}." if some else ""
+
+    def _how_to_go_back(self, t: int) -> str:
+        if self.directory.passing:
+            return ""
+        rounds = ", ".join(str(round_of(path)) for path in self.directory.saved() if round_of(path) < t)
+        where = f"{f'checkpoints: {rounds}; ' if rounds else ''}0 is the beginning"
+        return f" First 'polyfed runs repair {self.directory.path} --back-to ROUND', one that was good ({where})."
 
     def _suspects(self) -> str:
         """Who may have spoiled a round: those whose replies were farthest from the others', then the rest."""
@@ -357,7 +400,11 @@ class _Loop:
         if next(iter(self.evaluations.values())).due(t, rounds):
             found |= self._evaluated(after)
             own = {m: dict(method.measure(after[m], self.doors[m])) for m, method in self.methods.items()}
-            self.done = {bool(figures.pop("done", False)) for figures in own.values()} == {True}
+            reasons = {m: figures.pop("done", "") for m, figures in own.items()}
+            self.done = all(reasons.values())
+            if self.done:
+                why = "; ".join(f"{m}, {why}" if m else f"{why}" for m, why in reasons.items() if isinstance(why, str))
+                self.stopped = f"Stopped after round {t}: {why}." if why else ""
             found |= {name: v for name, v in self._named(own).items() if name not in line and name not in found}
         return found
 
@@ -469,7 +516,13 @@ class _Loop:
         last: dict[str, Any] = (
             done if "losses" in done else _plain(self._evaluated(states))
         )  # a callback may stop in any round
-        objectives = {name: {"loss": loss, **last["metrics"][name]} for name, loss in last["losses"].items()}
+        objectives = {
+            (name := qualified(m, o.name)): {"loss": last["losses"][name], **last["metrics"][name]}
+            if name in last["losses"]
+            else dict.fromkeys(o.reported)  # of which no row has a label
+            for m, part in self.plan.parts.items()
+            for o in part.problem.objectives
+        }
         more, failed = self.audience.summary(self.view)
         self._raise_first(failed)
         tracebacks = None if self.directory.passing else self.directory.failures
@@ -489,6 +542,7 @@ class _Loop:
             **({"callbacks_failed": list(warned.values())} if (warned := self.audience.warned) else {}),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
+            **({"bounds": wide} if (wide := wide_bounds(last)) else {}),
             **({"personalised": own} if (own := last.get("personalised")) else {}),
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),
             "model_sha256": sha256,

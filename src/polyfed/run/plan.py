@@ -17,7 +17,7 @@ from polyfed.client.device import HOST
 from polyfed.client.runner import Autograd, ClientRunner
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.engine import Engine
-from polyfed.core.errors import BadInput, cut, nearest, shown
+from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.core.federation import Federation
 from polyfed.core.labels import check_rows, missing_labels
 from polyfed.core.layer import Layers
@@ -25,6 +25,7 @@ from polyfed.core.part import Part, Parts
 from polyfed.core.problem import Batch, Problem, is_peft
 from polyfed.core.structure import leaves
 from polyfed.run.callbacks import Callback
+from polyfed.run.trial import check_augment, check_losses, check_outputs, why_not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +170,8 @@ def check_compatible(
     if isinstance(error, BadInput):
         raise error
     if error is not None:
-        why = cut(f"{type(error).__name__}: {error}", 300)
-        raise BadInput(f"The model cannot be applied to the data: {why}.") from error
+        raise BadInput(f"The model cannot be applied to the data: {why_not(error, batch)}") from error
+    check_augment(federation, batch)
     if problem.doubtful:
         problem.without_buffers(_unchanged(problem, batch))
 
@@ -191,9 +192,12 @@ def _tried(problem: Problem, federation: Federation, batch: Batch, rows: bool) -
             autograd = ClientRunner(problem, federation, Layers()).autograd
             with torch.no_grad():
                 outputs = autograd.outputs(start["x"], start["buffers"], batch, train=False)
+                check_outputs(problem, outputs, batch)
                 if rows:
                     check_rows(problem, federation, outputs)
-            autograd.measure_split(start["x"], start["buffers"], batch, [True] * len(problem.names))
+                autograd.measure_split(start["x"], start["buffers"], batch, [True] * len(problem.names))
+                if rows:
+                    check_losses(problem, federation, autograd)
     except Exception as error:
         return error
     return None

@@ -41,7 +41,7 @@ class Repaired:
         return f"{'mended' if self.done else 'nothing to mend'}; 'polyfed resume' goes on {where}."
 
 
-def repair(path: Path) -> Repaired:
+def repair(path: Path, back_to: int | None = None) -> Repaired:
     """Mend a run: damaged files are set aside, and the metrics end where the newest good checkpoint does.
 
     The newest checkpoint counts whose rounds are all in metrics.jsonl: later ones are set aside with the rest, since
@@ -49,6 +49,8 @@ def repair(path: Path) -> Repaired:
 
     Args:
         path: the run's directory.
+        back_to: a round that was still good: what came after it is set aside, and the run goes on from the newest
+            checkpoint at or before it, or from the beginning where there is none.
     """
     if not path.is_dir():
         raise BadInput(f"{path} is not a run: a run is a directory that holds an experiment.toml.")
@@ -57,7 +59,7 @@ def repair(path: Path) -> Repaired:
         _experiment(path, found)
         directory = RunDirectory.open(path)
         with directory.locked():
-            _mend(directory, found)
+            _mend(directory, found, back_to)
     except OSError as error:
         raise RunStopped(f"The run {path} cannot be mended: {error.strerror or error}.") from error
     return found
@@ -84,24 +86,29 @@ def _readable(path: Path) -> bool:
         return False
 
 
-def _mend(directory: RunDirectory, found: Repaired) -> None:
+def _mend(directory: RunDirectory, found: Repaired, back_to: int | None) -> None:
     """A run that is complete and whole needs no checkpoints: of such, only what lies broken among them is set aside."""
-    path, history = directory.path, directory.history()
-    found.complete = _whole(directory, len(history))
+    path, rounds = directory.path, len(directory.history())
+    last = rounds if back_to is None else back_to
+    if not 0 <= last <= rounds:
+        raise BadInput(f"--back-to should be from 0 to {rounds}, the rounds that {path} has done. Found {last}.")
+    found.complete = last == rounds and _whole(directory, rounds)
     if not directory.checkpoints.is_dir() and not (found.complete and not directory.checkpoints.exists()):
         _aside(path, directory.checkpoints, found)
         directory.checkpoints.mkdir()
     good = []
     for one in sorted(directory.checkpoints.glob("*"), reverse=True):
-        if one in directory.saved() and round_of(one) <= len(history) and read_checkpoint(one) is not None:
+        if one in directory.saved() and round_of(one) <= last and read_checkpoint(one) is not None:
             good.append(one)
         else:
             _aside(path, one, found)
-    found.round = len(history) if found.complete else round_of(good[0]) if good else 0
+    found.round = rounds if found.complete else round_of(good[0]) if good else 0
     _metrics(directory, found, keep=found.round)
+    _clients(directory, found, keep=found.round)
     if not found.complete:
-        for name in ("result.json", "model.safetensors"):  # resuming makes them again
-            _aside(path, path / name, found)
+        later = [one for one in path.glob("best/round-*.safetensors") if one.stem > f"round-{found.round:08d}"]
+        for one in (path / "result.json", path / "model.safetensors", *later):  # resuming makes them again
+            _aside(path, one, found)
 
 
 def _metrics(directory: RunDirectory, found: Repaired, keep: int) -> None:
@@ -114,6 +121,13 @@ def _metrics(directory: RunDirectory, found: Repaired, keep: int) -> None:
     write(directory.metrics, kept)
     found.done.append(f"metrics.jsonl holds rounds 1 to {keep}; {lost} lines after them were set aside." if keep else
                       f"metrics.jsonl is empty; {lost} lines were set aside.")  # fmt: skip
+
+
+def _clients(directory: RunDirectory, found: Repaired, keep: int) -> None:
+    """What clients.jsonl says of later rounds would be lost when the run is resumed."""
+    if directory.clients.reaches_beyond(keep):
+        _aside(directory.path, directory.clients.path, found, copy=True)
+        directory.clients.rewind(keep)
 
 
 def _whole(directory: RunDirectory, rounds: int) -> bool:

@@ -92,7 +92,7 @@ class Sums(NamedTuple):
         """With one more batch; rows without an objective's label do not count for it."""
         n = batch.number().to(values.dtype)
         each = [batch.number(label).to(n) for label in client.problem.labels] if batch.labelled else None
-        heard = client.holds * (n if each is None else torch.stack(each))
+        heard = client.allowed * (n if each is None else torch.stack(each))
         return Sums(self.values + values, self.heard + heard, self.n + n)
 
 

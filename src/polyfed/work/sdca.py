@@ -9,6 +9,7 @@ Smith, Chiang, Sanjabi, Talwalkar, "Federated Multi-Task Learning", 2017: Algori
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,10 +126,52 @@ class Subproblem:
         return (reached - least) / (first - least) if first > least else 0.0
 
 
+def lengths_of_v(arrays: Mapping[str, Tensor], nodes: Sequence[int], request: Request) -> Tensor:
+    """|v_t + gamma dv_t| of each node, in its unit: what the guard compares.
+
+    Of tasks that are tied, one node's v_t is in all models. A step that no other node takes may still be honest, late,
+    where most have arrived; where it leads is alike at any time.
+    """
+    dv = arrays["dv"]
+    v = request.known["v"][_tasks(request, nodes)].to(dv) if "v" in request.known else torch.zeros_like(dv)
+    return _per_unit(v + SdcaOptions(**dict[str, Any](request.options)).gamma * dv, nodes, request)
+
+
+def lengths_of_g(arrays: Mapping[str, Tensor], nodes: Sequence[int], request: Request) -> Tensor:
+    """Of each node's gradient, in its unit."""
+    return _per_unit(arrays["g"], nodes, request)
+
+
+def _tasks(request: Request, nodes: Sequence[int]) -> Tensor:
+    return request.known["task"][torch.as_tensor(nodes, dtype=torch.int64)]
+
+
+def _per_unit(a: Tensor, nodes: Sequence[int], request: Request) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(a, dim=1, keepdim=True)
+    if "unit" not in request.known:
+        return length
+    unit = request.known["unit"][_tasks(request, nodes)]
+    return length / unit.unsqueeze(1).to(a)
+
+
+def fenchel_young(arrays: Mapping[str, Tensor], nodes: Sequence[int], request: Request) -> Tensor:
+    """c sum l(z) + c sum l*(-beta) + <w_t, v_t> as a part of its terms: each row's l(z) + l*(-beta) + beta z >= 0.
+
+    1 where the server cannot say: nodes that share a task share its v_t.
+    """
+    loss, conjugate = arrays["loss"], arrays["conjugate"]
+    if "product" not in request.known:
+        return torch.ones_like(loss).unsqueeze(1)
+    product = request.known["product"][_tasks(request, nodes)].to(loss)
+    scale = loss.abs() + conjugate.abs() + product.abs()
+    part = (loss + conjugate + product) / torch.where(scale > 0, scale, 1.0)
+    return torch.where(product.isnan(), 1.0, part).unsqueeze(1)
+
+
 @work(
     "sdca",
     reply={
-        "dv": update("d", "float64", alike=False), "steps": statistics("", "float64"),
+        "dv": update("d", "float64", lengths=lengths_of_v), "steps": statistics("", "float64"),
         "theta": statistics("k", "float64"),
     },
     options=SdcaOptions,
@@ -160,7 +203,7 @@ def sdca(client: RowClient, request: Request, options: SdcaOptions, state: Clien
 
 @work(
     "task-values",
-    reply={"loss": losses("", "float64"), "conjugate": statistics("", "float64")},
+    reply={"loss": losses("", "float64"), "conjugate": statistics("", "float64", slack=fenchel_young)},
     options=TaskOptions,
     needs="rows",
     state=begin,
@@ -185,7 +228,7 @@ def task_values(
 
 @work(
     "task-gradient",
-    reply={"g": gradient("d", "float64", alike=False), "steps": statistics("", "float64")},
+    reply={"g": gradient("d", "float64", lengths=lengths_of_g), "steps": statistics("", "float64")},
     options=TaskOptions,
     needs="rows",
 )

@@ -172,7 +172,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits() -> None:
 def test_bad_rows_are_one_sentence_before_the_run() -> None:
     x, y = arrays()
     x[3] = np.nan
-    with pytest.raises(BadInput, match=r"x should hold finite numbers\. Found nan in row 3, of client 0"):
+    with pytest.raises(BadInput, match=r"x should hold finite numbers\. Found nan in row 3, column 0, of client 0"):
         run(federation=federation(x, y))
     x, y = arrays()
     with pytest.raises(BadInput, match=r"should be 0 or 1\. Found 2 in row 0, of client 0"):

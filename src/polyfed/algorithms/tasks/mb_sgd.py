@@ -48,7 +48,8 @@ class MbSGD(TaskModels):
         }  # fmt: skip
         W, G = state["W"], torch.zeros_like(state["W"])
         heard = torch.zeros(len(W), 1, dtype=torch.bool)
-        for stack in self.answers(nodes, Request("task-gradient", self.shared(state), each, self.options()), fleet):
+        request = Request("task-gradient", self.shared(state), each, self.options(), known=self.units(fleet))
+        for stack in self.answers(nodes, request, fleet):
             where = torch.from_numpy(self.task_of(stack.clients))
             G.index_add_(0, where, stack["g"])
             heard[where] = True

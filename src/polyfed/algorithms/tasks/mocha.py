@@ -97,8 +97,9 @@ class Mocha(TaskModels):
         }  # fmt: skip
         options = {**self.options(), "gamma": self.gamma, "k": int(self.measure_theta), **self.averaging(fleet)}
         return Request(
-            "sdca", self.shared(state), each, {"theta": 0.0, "batch_scale": 0.0, **options, **self.local_options()}
-        )
+            "sdca", self.shared(state), each, {"theta": 0.0, "batch_scale": 0.0, **options, **self.local_options()},
+            known={"v": state["V"], **self.units(fleet)},
+        )  # fmt: skip
 
     def local_options(self) -> dict[str, Option]:
         """How nodes work on their subproblem, where it is not by a budget of steps."""

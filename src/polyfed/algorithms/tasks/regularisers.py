@@ -36,6 +36,7 @@ class Regulariser:
 
     name: str
     learns: bool = False
+    ties: bool = True  # whether one task's V is in another's model
 
     def start(self, m: int) -> Matrix:
         """The first Omega."""
@@ -72,6 +73,7 @@ class Independent(Regulariser):
 
     name: Literal["independent"] = "independent"
     lam: Positive = 0.1
+    ties = False
 
     def mbar(self, omega: Matrix) -> Matrix:
         return np.eye(len(omega)) / (2 * self.lam)

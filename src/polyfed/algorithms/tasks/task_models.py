@@ -30,6 +30,7 @@ from polyfed.core.problem import Problem
 from polyfed.core.settings import NotNegative, Positive, settings
 
 Index = NDArray[np.int64]
+ROUNDING = 1e-9  # of the values: by which a gap that is 0 may be below it
 
 
 @settings
@@ -89,6 +90,17 @@ class TaskModels(Algorithm):
         one = np.ones(len(nodes))
         c = one if self.loss_scale == "sum" else one / self.counts(fleet)[self.task_of(nodes)]
         return torch.from_numpy(c)
+
+    def units(self, fleet: Door) -> dict[str, Tensor]:
+        """For the guard: every node's task, and by task the unit in which v_t is alike, sqrt(n_t) for sums of losses.
+
+        v_t grows with n_t where the regulariser is strong and does not where it is weak: the root is between them. The
+        unit is infinite, so that nothing is compared, where a task is one node's alone and tied to no other.
+        """
+        task, rows = self.task_of(range(len(fleet))), np.maximum(self.counts(fleet), 1)
+        unit = np.sqrt(rows) if self.loss_scale == "sum" else np.ones(len(rows))
+        alone = (np.bincount(task) == 1) & (not self.rule.ties)
+        return {"task": torch.from_numpy(task), "unit": torch.from_numpy(np.where(alone, np.inf, unit))}
 
     def begun(self, state: State, fleet: Door) -> State:
         """W = V = 0 and the first Omega; and, where features are standardised, their mean and spread."""
@@ -150,7 +162,10 @@ class TaskModels(Algorithm):
         nodes = fleet.cohort(0, "measure", len(fleet))
         each = {"w": torch.from_numpy(W[self.task_of(nodes)]), "c": self.scales(nodes, fleet)}
         options = {**self.options(), "average": -1, **self.averaging(fleet)}
-        total = fleet.sum(nodes, Request("task-values", self.shared(state), each, options))
+        task = self.task_of(range(len(fleet)))
+        product = np.where(np.bincount(task) == 1, (V * W).sum(1), np.nan)  # <w_t, v_t>, v_t of one node
+        known = {"task": torch.from_numpy(task), "product": torch.from_numpy(product)}
+        total = fleet.sum(nodes, Request("task-values", self.shared(state), each, options, known=known))
         if len(total.clients) < len(nodes):
             return {}
         return self._values(V, W, state["omega"].numpy(), float(total["loss"]), float(total["conjugate"]))
@@ -163,9 +178,14 @@ class TaskModels(Algorithm):
         R = self.rule.value(W, mbar)
         primal = loss + R + alone
         dual = -conjugate - (float(np.vdot(V, W)) - R) + alone  # R*(V) = <V, W> - R(W) at W = w(alpha)
-        gap, small = primal - dual, self.stop_gap * abs(primal)
-        done = 0 < small >= gap and self.gain_of_omega(W, omega) <= small
-        return {"primal": primal, "dual": dual, "gap": gap, "done": done}
+        gap, found = primal - dual, {"primal": primal, "dual": dual, "gap": primal - dual}
+        if gap < -ROUNDING * (abs(primal) + abs(dual)):  # the dual is below the primal, whatever the model is
+            return {**found, "gap_note": "A negative gap is none: a node's figures are not those of its rows."}
+        small = self.stop_gap * abs(primal)
+        if not 0 < small >= gap or self.gain_of_omega(W, omega) > small:
+            return found
+        why = f"the duality gap, {gap:.3g}, is at most stop_gap = {self.stop_gap:g} of the primal value, {primal:.6g}"
+        return {**found, "done": why}
 
     def gain_of_omega(self, W: Matrix, omega: Matrix) -> float:
         """By how much the primal value would fall with the best Omega for this W: the gap is about W alone."""

@@ -89,6 +89,7 @@ class ManyClients:
     n: Tensor
     holds: Tensor
     fractions: Tensor
+    allowed: Tensor
     place: dict[str, tuple[Tensor, Tensor]]  # split -> start and length of its rows
     sizes: Sizes
     streams: Mapping[Loop, Sequence[Nested]] = field(default_factory=dict)
@@ -104,10 +105,10 @@ class ManyClients:
         return J, losses, buffers
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
-        return self.stacked.measure(x, self.holds, batch)
+        return self.stacked.measure(x, self.allowed, batch)
 
     def measure_split(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.stacked.measure_split(x, self.holds, batch)
+        return self.stacked.measure_split(x, self.allowed, batch)
 
     def loop(
         self,

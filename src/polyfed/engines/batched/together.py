@@ -63,7 +63,8 @@ class Together:
         self.problem, self.federation, self.layers, self.settings = part.problem, part.federation, layers, settings
         self.memory = Memory()
         population = Population.of(part.problem, part.federation)
-        self._examples, self._holds, self._fractions = population.examples, population.holds, population.fractions
+        self._examples, self._holds = population.examples, population.holds
+        self._objectives = {"holds": self._holds, "fractions": population.fractions, "allowed": population.allowed}
         self._arrays = arrays_on(settings.device, part.federation)
         self._on_device = resident(settings.device, self._arrays)
         splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
@@ -240,9 +241,9 @@ class Together:
         put = torch.from_numpy  # indexing has made each of these arrays anew
         places = {s: (put(start[ids]), put(length[ids])) for s, (start, length) in self._rows.items()}
         n = put(self._examples[ids]).to(self.problem.dtype)
-        holds, fractions = (put(table[ids]).to(self.problem.dtype) for table in (self._holds, self._fractions))
+        objectives = {name: put(table[ids]).to(self.problem.dtype) for name, table in self._objectives.items()}
         lengths = {s: length[ids] for s, (_, length) in self._rows.items()}
-        mine = {"id": put(ids), "key": put(keys), "n": n, "holds": holds, "fractions": fractions, "place": places}
+        mine = {"id": put(ids), "key": put(keys), "n": n, **objectives, "place": places}
         return mine, Sizes(lengths, self._most)
 
     def _program(self, request: Request, make: Callable[..., ManyClients]) -> Program:
