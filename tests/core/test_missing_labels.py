@@ -144,3 +144,19 @@ def test_a_loss_that_divides_by_its_target_may_lack_labels(engine: str, tmp_path
     result = polyfed.train(one, data, "fedavg", rounds=2, engine=engine, out=tmp_path / "run")
     assert np.isfinite([line["losses"]["z"] for line in result.history]).all()
     assert all(bool(p.isfinite().all()) for p in result.model.parameters())
+
+
+def test_a_client_without_an_objective_is_not_given_zeros_for_it(tmp_path: Path) -> None:
+    """Many clients' losses are computed at once, also those that then do not count."""
+
+    def relative(output: Tensor, target: Tensor) -> Tensor:
+        return ((output[:, 0] - target) / target).square()
+
+    a, z = np.abs(X[:, 0]) + 1, np.abs(X[:, 1]) + 1
+    z[0] = np.nan
+    data = Federation.from_clients([(X[:20], {"a": a[:20], "z": z[:20]}), (X[20:], {"a": a[20:]})])
+    assert data.targets["z"].min() >= 1
+    assert int((~data.labelled["z"].bool()).sum()) == 1
+    two = Problem(nn.Linear(3, 1), [Objective("a", relative), Objective("z", relative)])
+    result = polyfed.train(two, data, "fedavg", rounds=1, engine="batched", out=tmp_path / "run")
+    assert not result.history[-1]["failures"]

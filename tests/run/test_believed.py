@@ -121,6 +121,15 @@ def test_one_clients_statistics_do_not_end_a_run(lie: Any, engine: str, tmp_path
         assert line["losses"]["y"] > 0
 
 
+def test_of_too_many_clients_nobody_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyfed.run.wholesplit.KEPT", 3 * (CLIENTS - 1))
+    metric = SplitMetric(residuals, deviation, 3, "lower")
+    with pytest.warns(RuntimeWarning, match="could not be computed"):
+        result = run(data(), tmp_path, {"own": metric}, SaysAlways([2], moments=negative))
+    assert result.summary["failures"] == 0
+    assert "own" in result.history[-1]["not_computed"]["y"]
+
+
 def test_a_function_that_is_wrong_is_told_of_and_nobody_is_blamed(tmp_path: Path) -> None:
     broken = SplitMetric(residuals, lambda moments: moments[7], 3, "lower")
     with pytest.warns(RuntimeWarning, match=r"and is NaN: IndexError: index 7 .* \(<lambda>, line \d+\)"):

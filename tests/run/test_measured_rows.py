@@ -13,7 +13,7 @@ import polyfed
 from polyfed import FedAvg, Federation, Objective, Problem, train
 from polyfed.core.metric import SplitMetric
 
-ENGINES = ["local", "wire", "batched"]
+ENGINES = ["local", "wire", "batched", "flower"]
 NAN = float("nan")
 OWNER = np.repeat(list("abc"), [20, 30, 50])
 
@@ -122,3 +122,11 @@ def test_large_targets_in_many_rows_are_honest(engine: str) -> None:
         float(1 - error / (whole - whole.mean()).square().sum()), abs=1e-3
     )
     assert result.summary["failures"] == 0
+
+
+def test_a_worker_may_look_after_clients_that_only_measure() -> None:
+    x, y = rows()
+    f = Federation.from_arrays(x, {"y": y}, owner=OWNER, test=OWNER == "a")
+    shard = f.shard(0, 1)
+    assert shard.examples.tolist() == [0]
+    assert torch.equal(shard.take(torch.from_numpy(shard.rows("test", 0))).x, x[:20])

@@ -148,7 +148,8 @@ def test_the_output_function_that_fails_is_named() -> None:
 @pytest.mark.parametrize(("loss", "y"), [("squared", Y), ("binary", SEX), ("squared", torch.ones(24, 2))])
 def test_outputs_and_targets_of_other_widths(loss: str, y: Tensor) -> None:
     said = refused(of(loss, 3), federation(y))
-    assert f"Objective 'y': the loss '{loss}' compares outputs with as many targets. Found outputs of shape (2, 3)" in said
+    assert f"Objective 'y': the loss '{loss}' compares outputs with as many targets. Found outputs of" in said
+    assert "(2, 3)" in said
     assert f"targets of shape {tuple(y[:2].shape)} for 2 examples" in said
 
 

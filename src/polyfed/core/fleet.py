@@ -157,9 +157,7 @@ class Population:
         labelled = None if self.labelled is None else later(self.labelled)
         aside = {split: later(rows) for split, rows in self.aside.items()}
         holds, may = later(self.holds), later(self.allowed)
-        return replace(
-            self, examples=later(self.examples), holds=holds, labelled=labelled, aside=aside, may_hold=may
-        )
+        return replace(self, examples=later(self.examples), holds=holds, labelled=labelled, aside=aside, may_hold=may)
 
 
 class Fleet(ABC):

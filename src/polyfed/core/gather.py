@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from polyfed.core.aligning import aligned, index_of, labels_of
 from polyfed.core.aside import Aside, More, is_pair, kept_aside, read_aside, stretches
 from polyfed.core.errors import BadInput, shown
-from polyfed.core.federation import Federation, Rows
+from polyfed.core.federation import MISSING, Federation, Rows
 from polyfed.core.inputs import Features, features_of
 from polyfed.core.keys import generator
 from polyfed.core.owners import Names, known_owners, rows_of
@@ -229,9 +230,14 @@ def _columns(
 
 
 def _blank(like: Tensor, piece: Table, name: str) -> Tensor:
-    """Targets of rows that have none: anything where their client does not hold them, else missing labels."""
+    """Targets of rows that have none: a label that occurs where their client does not hold them, since some engines
+    compute its loss before they leave it out; else missing labels."""
     shape = (len(piece), *like.shape[1:])
-    return like.new_zeros(shape) if piece.held is not None and name not in piece.held else torch.full(shape, torch.nan)
+    if piece.held is None or name in piece.held:
+        return torch.full(shape, torch.nan)
+    flat = like.reshape(len(like), math.prod(like.shape[1:]))
+    present = like[~(flat.isnan() | (flat == MISSING)).any(1)][:1]
+    return present.expand(shape) if len(present) else like.new_zeros(shape)
 
 
 def _stacked(parts: Sequence[Nested], what: str, whose: Sequence[str]) -> Nested:

@@ -142,8 +142,8 @@ class Files(Source):
             folder = Path(paths)
             if not folder.is_dir():
                 raise BadInput(f"Files should be given as a folder or a list of paths. Found {shown(str(paths))}.")
-            found = [path for path in folder.glob(pattern) if path.is_file()]
-            paths = sorted(found, key=_by_number)
+            paths = found = [path for path in folder.glob(pattern) if path.is_file()]
+            found.sort(key=_by_number)
         self._paths, self._load = [os.fspath(path) for path in paths], load
         if not self._paths:
             raise BadInput("Files should be at least one. Found none; the pattern may be of other names.")

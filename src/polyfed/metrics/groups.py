@@ -44,9 +44,7 @@ def _by_group(column: str, groups: int, threshold: float, compute: object, class
     update = partial(_counts, groups=groups, threshold=threshold)
     assert callable(compute)
     classes = {**classes, column: groups}
-    return SplitMetric(
-        update, compute, (groups, 2, 2), "lower", counts=True, takes=(column,), times=1, classes=classes
-    )
+    return SplitMetric(update, compute, (groups, 2, 2), "lower", counts=True, takes=(column,), times=1, classes=classes)
 
 
 def _counts(output: Tensor, target: Tensor, mask: Tensor, group: Tensor, *, groups: int, threshold: float) -> Tensor:

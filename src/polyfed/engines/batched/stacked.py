@@ -7,7 +7,7 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,9 +27,9 @@ from polyfed.engines.batched.kernels.convolution import replace_convolutions
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
-    def __init__(self, problem: Problem, device: torch.device, compiled: bool, some: bool) -> None:
-        """some: whether some client lacks an objective."""
-        self.problem, self._some = problem, some
+    def __init__(self, problem: Problem, device: torch.device, compiled: bool, blanks: Mapping[str, Tensor]) -> None:
+        """blanks: of objectives that some client lacks, a label."""
+        self.problem, self._blanks = problem, blanks
         self.model = problem.replica(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
@@ -118,12 +118,13 @@ class Stacked:
         return torch.stack(values)
 
     def _batch(self, holds: Tensor, spec: TreeSpec, flat: Sequence[Tensor]) -> Batch:
-        """A client's batch; targets of what it does not hold may be anything, NaN or a class of its own: they are 0."""
+        """A client's batch; targets of what it does not hold may be anything, NaN or a class of its own: a label takes
+        their place, since the loss of 0 may be infinite."""
         batch = Batch(*tree_unflatten(flat, spec))
         named = dict(batch.targets)
-        for k, name in enumerate(self.problem.names) if self._some else ():
-            if name in named:
-                named[name] = torch.where(holds[k] > 0, named[name], torch.zeros_like(named[name]))
+        for k, name in enumerate(self.problem.names):
+            if name in self._blanks and name in named:
+                named[name] = torch.where(holds[k] > 0, named[name], self._blanks[name])
         return batch._replace(targets=named)
 
     def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -70,8 +70,7 @@ class Together:
         splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
         self._rows = {s: _padded(rows, len(part.federation)) for s, rows in splits.items()}
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
-        partial = not bool(self._holds.all())
-        self._stacked = Stacked(part.problem, settings.device, settings.compile, partial)
+        self._stacked = Stacked(part.problem, settings.device, settings.compile, self._blanks())
         self._captured: dict[Any, Captured] = {}
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
@@ -79,6 +78,19 @@ class Together:
         self._streams = Streams(part.problem, part.federation) if part.federation.streamed else None
         if why := unfit(part.problem, layers):
             self._fall_back("", why)
+
+    def _blanks(self) -> dict[str, Tensor]:
+        """Of objectives that some client lacks, a label that another one has; 0 where nobody has one."""
+        found = {}
+        for k, name in enumerate(self.problem.names):
+            held, target = np.asarray(self._holds)[:, k], self.federation.targets.get(name)
+            if target is not None and not held.all():
+                holders = np.flatnonzero(held & (self.federation.examples > 0))
+                label = target.new_zeros(target.shape[1:])
+                if len(holders):
+                    label = target[int(self.federation.rows("train", int(holders[0]))[0])]
+                found[name] = label.to(self.settings.device)
+        return found
 
     def groups(self, clients: Ids, request: Request) -> list[Group]:
         """The clients of a request that can go together, wherever they stand in the cohort."""
