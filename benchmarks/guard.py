@@ -173,7 +173,7 @@ def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: d
         guards.append(guard)
 
     how = {"batch_size": 16} if method == "afl" else {"local_steps": 10} if method == "fmgda" else local
-    kept, Engine.note_distances = Engine.note_distances, note  # type: ignore[method-assign]
+    kept, Engine.note_medians = Engine.note_medians, note  # type: ignore[method-assign]
     try:
         with tempfile.TemporaryDirectory() as folder:
             train(
@@ -183,7 +183,7 @@ def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: d
     except PolyfedError as error:
         print(f"  {method}: {str(error)[:150]}")
     finally:
-        Engine.note_distances = kept  # type: ignore[method-assign]
+        Engine.note_medians = kept  # type: ignore[method-assign]
     return max((ratio for guard in guards for ratio in guard.farthest(KNOWN, compared=True).values()), default=0.0)
 
 

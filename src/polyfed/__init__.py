@@ -97,14 +97,15 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "AFL", "FMGDA", "FSMGDA", "Algorithm", "BadInput", "Callback", "Centralised", "CoCoA", "Compressor", "Dataset",
     "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA", "FedMGDAPlus", "FedProx",
-    "Federation", "GlobalModel", "Layer", "Loaded", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric", "Misreport",
-    "Mocha", "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Quantise", "Result",
-    "Rows", "RunStopped", "ServerOptimizer", "SplitMetric", "Weighting", "load", "train", "train_many",
+    "Federation", "Files", "GlobalModel", "Layer", "Loaded", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric",
+    "Misreport",
+    "Mocha", "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Quantise",
+    "Result", "Rows", "RunStopped", "ServerOptimizer", "Source", "SplitMetric", "Weighting", "load", "train", "train_many",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("losses", "metrics"):  # so that `polyfed.metrics.auc()` needs no import of its own
+    if name in ("callbacks", "losses", "metrics"):  # so that `polyfed.metrics.auc()` needs no import of its own
         return importlib.import_module(f"polyfed.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'polyfed' has no attribute {name!r}")

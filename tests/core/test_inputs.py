@@ -11,7 +11,10 @@ import torch
 from polyfed import BadInput, Federation
 from polyfed.core.inputs import Inputs, by_path, features_of
 
-NESTED: dict[str, Any] = {"ids": torch.zeros(3, 4, dtype=torch.int64), "more": (torch.ones(3), {"deep": torch.ones(3, 2)})}
+NESTED: dict[str, Any] = {
+    "ids": torch.zeros(3, 4, dtype=torch.int64),
+    "more": (torch.ones(3), {"deep": torch.ones(3, 2)}),
+}
 
 
 def test_nested_arrays_have_names_and_come_back() -> None:

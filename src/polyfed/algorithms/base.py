@@ -269,9 +269,7 @@ def present(lam: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.fl
     return simplex
 
 
-def objective_weights(
-    lam: NDArray[np.float64], a: NDArray[np.float64], stakes: NDArray[Any]
-) -> NDArray[np.float64]:
+def objective_weights(lam: NDArray[np.float64], a: NDArray[np.float64], stakes: NDArray[Any]) -> NDArray[np.float64]:
     """omega_s = lambda_s W / W_s: what a client multiplies f_s by, so that the mean over all clients of their weighted
     objectives is sum_s lambda_s times the mean over those who hold s (W sums a over all, W_s over the holders, each by
     the part of a that counts for s).

@@ -72,7 +72,8 @@ class Federation:
     shorter ways to make one.
 
     A label may be missing in some rows: NaN, or -100 among whole numbers that are else not negative. Such a row does
-    not count for that objective, and a client without any label for it does not hold it.
+    not count for that objective, and a client without any training label for it does not hold it; its test rows that
+    have one are measured all the same.
 
     Args:
         x: one row per example: a tensor, or a dict, tuple or list of them. A module gets a dict as keywords and a

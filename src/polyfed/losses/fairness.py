@@ -71,9 +71,7 @@ def _odds(output: Tensor, target: Tensor, mask: Tensor, group: Tensor, *, groups
     return _gap(_scores(output, target, mask, group, groups=groups, kinds=2))
 
 
-def _scores(
-    output: Tensor, target: Tensor | None, mask: Tensor, group: Tensor, *, groups: int, kinds: int
-) -> Tensor:
+def _scores(output: Tensor, target: Tensor | None, mask: Tensor, group: Tensor, *, groups: int, kinds: int) -> Tensor:
     """For each group and label: the sum of its scores, and how many examples it has (groups, kinds, 2)."""
     score, of = output.reshape(len(mask)).sigmoid(), group.reshape(len(mask))
     label = torch.zeros_like(of) if kinds == 1 or target is None else (target.reshape(len(mask)) > 0.5).to(of.dtype)

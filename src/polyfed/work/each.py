@@ -11,7 +11,7 @@ from torch import Tensor
 from polyfed.compress.sketch import sketch
 from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
-from polyfed.core.schema import gradient, update, weight
+from polyfed.core.schema import gradient, update
 from polyfed.core.work import Arrays, work
 from polyfed.work.jacobian import columns
 from polyfed.work.sgd import HEARD, TRAINED, WEIGHT, LocalSteps, descend

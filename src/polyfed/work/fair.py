@@ -10,7 +10,7 @@ from torch import Tensor
 from polyfed.core.client import GradientClient
 from polyfed.core.messages import Request
 from polyfed.core.problem import Batch
-from polyfed.core.schema import buffers, gradient, losses, statistics, update, weight
+from polyfed.core.schema import buffers, gradient, losses, statistics, update
 from polyfed.core.work import Arrays, ReplySchema, work
 from polyfed.work.evaluate import measured
 from polyfed.work.sgd import HEARD, WEIGHT, Gradient, LocalSteps, descend, local_model

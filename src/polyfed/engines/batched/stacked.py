@@ -101,9 +101,7 @@ class Stacked:
         batch = self._batch(holds, spec, flat)
         return self._values(x, holds, self._outputs(x, batch), batch)
 
-    def _measured_split(
-        self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _measured_split(self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch = self._batch(holds, spec, flat)
         out = self._outputs(x, batch)
         return self._values(x, holds, out, batch), *split_statistics(self.problem, out, batch, holds, x)
