@@ -100,7 +100,8 @@ __all__ = [
     "Federation", "Files", "GlobalModel", "Layer", "Loaded", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric",
     "Misreport",
     "Mocha", "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Quantise",
-    "Result", "Rows", "RunStopped", "ServerOptimizer", "Source", "SplitMetric", "Weighting", "load", "train", "train_many",
+    "Result", "Rows", "RunStopped", "ServerOptimizer", "Source", "SplitMetric", "Weighting", "load", "train",
+    "train_many",
 ]  # fmt: skip
 
 
