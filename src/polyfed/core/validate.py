@@ -166,7 +166,7 @@ class Expected:
 
     def _compared_lengths(self, columns: Columns, s: slice, f: Field, times: float) -> Iterator[Compared]:
         if columns.kind == "length" and f.lengths is not None and self.strict:
-            return  # what it unpacks to is compared, by objective
+            times = math.inf  # what it unpacks to is compared, by objective; this is noted, should a round be spoiled
         apart = columns.kind == "own" or f.by_objective
         step = math.isqrt(columns.width) + 1 if columns.kind == "gram" else 1  # of a matrix, its diagonal
         known = f.per and self.fields[f.per].exact
