@@ -53,6 +53,10 @@ class Criterion:
         whose = f"of {self.objective!r}" if self.objective else "of all objectives"
         return f"{self.metric} {whose}{on}"
 
+    def key(self) -> str:
+        """What tells this criterion from others."""
+        return f"{self} {dict(self.preference or {})} {dict(self.reference or {})}"
+
     def check(self, plan: Plan) -> None:
         """Refuse objectives, metrics and splits that there are not; and look up which way a metric is better."""
         objectives = {qualified(m, o.name): o for m, part in plan.parts.items() for o in part.problem.objectives}
@@ -63,6 +67,8 @@ class Criterion:
         if self.reference is not None and set(self.reference) != set(objectives):
             missing = next(name for name in objectives if name not in self.reference)
             raise BadInput(f"The reference point of a hypervolume needs every objective; {shown(missing)} is missing.")
+        if self.preference is not None and not any(self.preference.values()):
+            raise BadInput(f"A preference needs an objective above 0. Found {shown(dict(self.preference))}.")
         if self.split and self.split not in plan.evaluate.get("splits", ()):
             raise BadInput(
                 f"A callback looks at {self.split!r} data, which is not measured: set evaluate.splits = "

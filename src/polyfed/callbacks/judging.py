@@ -64,8 +64,11 @@ class Judging(Callback):
         return better
 
     def tree(self) -> dict[str, Any]:
-        return {"value": torch.tensor(self.value, dtype=torch.float64), "round": torch.tensor(self.round)}
+        by = torch.tensor(list(self.criterion.key().encode()), dtype=torch.uint8)
+        return {"value": torch.tensor(self.value, dtype=torch.float64), "round": torch.tensor(self.round), "by": by}
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        self.value, self.round = float(tree["value"]), int(tree["round"])
-        self._loaded = True
+        by = bytes(tree["by"].tolist()).decode() if "by" in tree else self.criterion.key()
+        self._loaded = by == self.criterion.key()  # else it begins anew: other numbers cannot be compared
+        if self._loaded:
+            self.value, self.round = float(tree["value"]), int(tree["round"])

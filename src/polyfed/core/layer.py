@@ -125,6 +125,10 @@ class Layers:
         for layer in self.listed:
             if not isinstance(layer, Layer):
                 raise BadInput(f"Layers should be polyfed layers. Found {type(layer).__name__}.")
+        quantising = [layer for layer in self.listed if layer.stage == "quantise"]
+        if len(quantising) > 1:
+            twice = " and ".join(repr(layer_name(layer)) for layer in quantising)
+            raise BadInput(f"Replies are quantised once. Found the layers {twice}; leave one of them out.")
         places = [STAGES.index(layer.stage) for layer in self.listed]
         for before, after, layer, other in zip(places, places[1:], self.listed, self.listed[1:], strict=False):
             if before > after:

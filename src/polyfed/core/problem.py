@@ -484,14 +484,14 @@ class Problem:
 
     def state_dict(self, x: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's state with these parameters and buffers, as `load_state_dict` wants it; of adapters (peft), what
-        was trained alone."""
+        was trained and the adapters whole, frozen parts included."""
         views = {**self.split(x), **self.split_buffers(buffers)}
         own = {id(t): name for name, t in (*self.model.named_parameters(), *self.model.named_buffers())}
         state = {key: views.get(own.get(id(t), key), t) for key, t in self.model.state_dict(keep_vars=True).items()}
         if is_peft(self.model):
             trained = {id(t) for t in (*self.params.values(), *self.buffers.values())}
             named = self.model.state_dict(keep_vars=True)
-            state = {key: t for key, t in state.items() if id(named[key]) in trained}
+            state = {k: t for k, t in state.items() if id(named[k]) in trained or is_adapter(self.model, k)}
         return {key: t.detach().cpu().contiguous().clone() for key, t in state.items()}
 
 
@@ -501,6 +501,11 @@ ARGUMENTS = ("output", "target", "mask", "parameters")
 def is_peft(model: nn.Module) -> bool:
     """Whether a module is one of peft's: a base, and adapters that are saved by themselves."""
     return hasattr(model, "peft_config") and hasattr(model, "save_pretrained")
+
+
+def is_adapter(model: nn.Module, key: str) -> bool:
+    """Whether an array of a module of peft's belongs to an adapter, and not to the base."""
+    return getattr(getattr(model, "base_model", None), "prefix", "lora_") in key
 
 
 def _frozen(model: nn.Module, patterns: Sequence[str]) -> nn.Module:

@@ -23,6 +23,7 @@ from polyfed.core.structure import Nested, leaves, mapped
 MOST = 1 << 26  # bytes of a target that are looked at
 ROWS = 64  # of x, that are looked at
 READ = 16  # of x, where rows are read from a source
+LOOKED_AT = 4096  # numbers of an array that is not trained
 ALIKE = 1e-4  # of their size: what features may differ by, as another machine rounds otherwise
 
 
@@ -41,7 +42,8 @@ def fingerprint(parts: Parts) -> Settings:
     rows = sum(int(federation.examples.sum()) for federation in every)
     sums = {"model": model.hexdigest()[:16], "data": data.hexdigest()[:16]}
     features = [_figures(t) for federation in every for t in leaves(_some_rows(federation))]
-    return {"clients": len(every[0]), "rows": rows, **sums, "features": features}
+    fixed = [_figures(t) for part in parts.values() for t in _fixed(part.problem)]
+    return {"clients": len(every[0]), "rows": rows, **sums, "features": features, "fixed": fixed}
 
 
 def check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -63,6 +65,11 @@ def check_fingerprint(path: Path, before: Mapping[str, Any], now: Mapping[str, A
         raise BadInput(
             f"{path} is a run over other features: its clients have as many rows with the same labels, and other "
             "numbers in x; give the same data, prepared in the same way, or begin a new run."
+        )
+    if before.get("fixed") and _other_features(before["fixed"], now["fixed"]):
+        raise BadInput(
+            f"{path} is a run over another base: parameters that are not trained, or constants of the model, have "
+            "other values; give the model that it was begun with, made from the same seed, or begin a new run."
         )
     if before and before["model"] != now["model"]:
         raise BadInput(
@@ -108,6 +115,14 @@ def _other_features(before: Any, now: list[list[float]]) -> bool:
 
 
 # models and labels
+
+
+def _fixed(problem: Problem) -> list[Tensor]:
+    """Of what a run does not train: some numbers of each array."""
+    arrays = {**dict(problem.model.named_parameters()), **dict(problem.model.named_buffers())}
+    moving = {*problem.params, *problem.buffers}
+    flat = [t.detach().reshape(-1) for name, t in arrays.items() if name not in moving and t.is_floating_point()]
+    return [t[:: max(1, len(t) // LOOKED_AT)] for t in flat if len(t)]
 
 
 def _shapes(problem: Problem) -> list[tuple[str, tuple[int, ...]]]:

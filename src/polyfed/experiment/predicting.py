@@ -77,10 +77,11 @@ def _check_probabilities(loss: Any) -> None:
 
 
 def applied(problem: Problem, x: Nested) -> Any:
-    """The module's output for prepared rows, floats in the type that it was trained in."""
+    """The module's output for prepared rows, floats in the type that it was trained in, and as it was computed then."""
     cast = mapped(lambda t: t.to(problem.dtype) if t.is_floating_point() else t, x)
     positions, named = arguments(problem.model, cast)
-    return problem.model(*positions, **named)
+    with problem.casting(torch.device("cpu")):
+        return problem.model(*positions, **named)
 
 
 def _outputs(problem: Problem, x: Nested, prepare: Any, batch: int) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyfed.core.algorithm import Algorithm
 from polyfed.core.errors import BadInput, cut, shown
-from polyfed.core.problem import Problem, is_peft
+from polyfed.core.problem import Problem, is_adapter, is_peft
 from polyfed.run.directory import BEST, REPAIR, RunDirectory
 
 TASKS = "tasks."  # before the names of arrays that task methods add to the model file
@@ -23,12 +23,18 @@ Arrays = dict[str, Tensor]
 
 def saved_weights(directory: RunDirectory, summary: Mapping[str, Any], best: bool) -> tuple[int, Arrays]:
     """The round and the arrays of the model that a run left, or of the best that it kept."""
-    if best and "best" not in summary:
+    path = directory.path / (BEST if best else "model.safetensors")
+    if best and not summary:  # it stopped: the newest checkpoint says which round was the best
+        told: Mapping[str, Any] = {"round": _best_so_far(directory)}
+        path = directory.path / "best" / f"round-{told['round']:08d}.safetensors"
+    elif best:
+        told = summary.get("best", {"round": 0})
+    else:
+        told = {"round": summary["rounds"], **summary}
+    if best and not told["round"]:
         raise BadInput(
             f"{directory.path} kept no best model: train with callbacks=['best-model']. Load it without best."
         )
-    told: Mapping[str, Any] = summary["best"] if best else {"round": summary["rounds"], **summary}
-    path = directory.path / (BEST if best else "model.safetensors")
     try:
         data = path.read_bytes()
         arrays = dict(load_tensors(data))
@@ -42,6 +48,12 @@ def saved_weights(directory: RunDirectory, summary: Mapping[str, Any], best: boo
             f"{REPAIR.format(path=directory.path)}."
         )
     return int(told["round"]), arrays
+
+
+def _best_so_far(directory: RunDirectory) -> int:
+    found = directory.load()
+    told = {} if found is None else found[1].get("callbacks", {})
+    return max((int(tree["round"]) for name, tree in told.items() if name.startswith("BestModel")), default=0)
 
 
 def of_model(arrays: Arrays, name: str) -> Arrays:
@@ -66,7 +78,8 @@ def restored(module: nn.Module, arrays: Arrays, path: Path, own_method: bool) ->
     rest = {n: t for n, t in arrays.items() if n not in own}
     strange = [n for n in rest if not own_method and not n.startswith(TASKS)]
     wrong = [f"it has no {shown(n)}" for n in strange]
-    wrong += [f"the run has no {shown(n)}" for n in own if n not in arrays and not is_peft(module)]
+    base = {n for n in own if is_peft(module) and not is_adapter(module, n)}  # which a run of adapters does not keep
+    wrong += [f"the run has no {shown(n)}" for n in own if n not in arrays and n not in base]
     wrong += [
         f"{shown(n)} has the shape {tuple(t.shape)}, the run's {tuple(arrays[n].shape)}"
         for n, t in own.items() if n in arrays and t.shape != arrays[n].shape
@@ -94,6 +107,10 @@ def from_checkpoint(
     arrays: Arrays = {}
     for name, (problem, method) in parts.items():
         state, start = states.get(name, {}), problem.initial()
+        if problem.doubtful and state.get("buffers", start["buffers"]).shape != start["buffers"].shape:
+            problem = copy.deepcopy(problem)  # without data, the checkpoint tells that constants did not travel
+            problem.without_buffers(problem.doubtful)
+            start = problem.initial()
         if {k: getattr(state.get(k), "shape", None) for k in start} != {k: v.shape for k, v in start.items()}:
             raise BadInput(f"The newest checkpoint of {directory.path} is of another model; give that one as model=.")
         own = problem.state_dict(state["x"], state["buffers"])

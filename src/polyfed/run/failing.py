@@ -26,7 +26,7 @@ def never_used(history: Sequence[Mapping[str, Any]], called: Callable[[int], str
     why: dict[int, str] = {}
     for line in history:
         cohort = set(line.get("cohort", ()))
-        mine = {one["client"]: one["why"] for one in line["failures"] if one["client"] in cohort}
+        mine = {one["client"]: one["why"] for one in _in_training(line) if one["client"] in cohort}
         failed.update(mine.keys())
         why |= mine
     least = min(2, len(history))
@@ -39,6 +39,11 @@ def never_used(history: Sequence[Mapping[str, Any]], called: Callable[[int], str
     return said + ([f"So did {len(always) - MOST} more."] if len(always) > MOST else [])
 
 
+def _in_training(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Failures of a round's work; who could not be measured has taken part all the same."""
+    return [one for one in line["failures"] if not one.get("measuring")]
+
+
 def mostly_failed(history: Sequence[Mapping[str, Any]], tracebacks: Path | None) -> str:
     """A sentence where over half of those that a round asked failed in it, over all rounds; else ''.
 
@@ -47,8 +52,8 @@ def mostly_failed(history: Sequence[Mapping[str, Any]], tracebacks: Path | None)
         tracebacks: where those of the clients' errors are, if there are any and they are kept.
     """
     asked = sum(len(line.get("cohort", ())) for line in history)
-    failing = [one for line in history for one in line["failures"] if one["client"] in line.get("cohort", ())]
-    failed = sum(len({one["client"] for one in line["failures"]} & {*line.get("cohort", ())}) for line in history)
+    failing = [one for line in history for one in _in_training(line) if one["client"] in line.get("cohort", ())]
+    failed = sum(len({one["client"] for one in _in_training(line)} & {*line.get("cohort", ())}) for line in history)
     if 2 * failed <= asked:
         return ""
     last = failing[-1]

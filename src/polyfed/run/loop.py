@@ -266,12 +266,14 @@ class _Loop:
         _add(line, self._named({m: self._rates(m, t) for m in found}))
         _add(line, self._named({name: door.report() for name, door in self.doors.items()}))
         self._note_participants(line)
+        trained = {name: len(door.failures) for name, door in self.doors.items()}
         line |= self._measured(t, before, states, line, {m: own.get("weights") for m, own in found.items()})
         line["evaluation_bytes"] = self.meter.measuring - measuring
         line["failures"] = [
             {"client": client, **self._name(client), "why": f"{name}: {why}" if name else why}
+            | ({"measuring": True} if i >= trained[name] else {})
             for name, door in self.doors.items()
-            for client, why in door.failures
+            for i, (client, why) in enumerate(door.failures)
         ] + [{"client": None, "why": why} for why in self.engine.refusals()]
         line["seconds"] = time.perf_counter() - start
         return states, line
@@ -568,7 +570,7 @@ def _one_word(split: Any) -> Any:
 
 def _merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Tables of tables, those of several models in one."""
-    return {key: {**before.get(key, {}), **now[key]} for key in now}
+    return {key: {**before.get(key, {}), **now.get(key, {})} for key in {**before, **now}}
 
 
 def _counts_by(method: Any) -> str:
