@@ -199,7 +199,7 @@ def run(
     federation = replace(there.federation(), augment=record.noted)
     train(
         there.problem(), federation, method, rounds=rounds, cohort=setting.cohort, layers=[*layers, *silent],
-        callbacks=[record], evaluate={"every": rounds},
+        callbacks=[record], evaluate={"every": rounds}, guard="off" if layers else "on",  # attackers are let in
     )  # fmt: skip
     assert not setting.lost or any(LOST in line["cohort"] for line in record.lines)
     return record
