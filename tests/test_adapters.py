@@ -71,7 +71,7 @@ def test_adapters_train_on_local_wire_and_batched_and_load_in_peft(kind: str, tm
     found = {}
     for engine in ("local", "wire", "batched"):
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*runs client by client")  # a named fall-back
+            warnings.filterwarnings("error", ".*runs client by client")
             out = tmp_path / engine
             result = polyfed.train(problem(lora(kind)), sentences(), METHOD, rounds=3, engine=engine, out=out)
         found[engine] = result.model.state_dict()

@@ -6,9 +6,10 @@ it. A scaled loss scales gradients, Jacobians and reported losses; a bias change
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -26,7 +27,7 @@ Gradient = tuple[Tensor, Tensor, Tensor]
 class Misreporting:
     """A client whose losses pass through `f <- factor f + bias`; everything else is the honest client's."""
 
-    def __init__(self, inner: GradientClient, factor: float, bias: float) -> None:
+    def __init__(self, inner: GradientClient, factor: float | Tensor, bias: float | Tensor) -> None:
         self._inner, self._factor, self._bias = inner, factor, bias
 
     def __getattr__(self, name: str) -> Any:
@@ -41,11 +42,17 @@ class Misreporting:
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
         values = self._inner.measure(x, buffers, batch).clone()
         places = self._inner.problem.loss_places
-        values[places] = self._factor * values[places] + self._bias * batch.rows
+        values[places] = self._factor * values[places] + self._bias * batch.number()
         return values
 
     def _falsified(self, g: Tensor, losses: Tensor, buffers: Tensor) -> Gradient:
         return self._factor * g, self._factor * losses + self._bias, buffers
+
+
+@cache
+def _numbers(clients: tuple[int, ...], device: torch.device) -> Tensor:
+    """Clients' numbers on a device: put there once, as no recorded program may copy from the host."""
+    return torch.tensor(clients, device=device)
 
 
 @layers("misreport")
@@ -65,16 +72,13 @@ class Misreport(Layer):
     factor: float = 1.0
     bias: float = 0.0
 
-    @property
-    def singly(self) -> Collection[int]:
-        return self.clients
-
     def client(self, client: Any) -> Any:
-        return Misreporting(client, self.factor, self.bias) if self._is_attacker(client.id) else client
-
-    def _is_attacker(self, client: Any) -> bool:
-        """Attackers are run one at a time, so that a stand-in for many clients is none."""
-        return isinstance(client, int) and client in self.clients
+        if isinstance(client.id, int):
+            return Misreporting(client, self.factor, self.bias) if client.id in self.clients else client
+        attacks = (client.id == _numbers(tuple(self.clients), client.id.device)).any()  # a stand-in for many
+        like = client.problem.dtype
+        factor = torch.where(attacks, self.factor, 1.0).to(like)
+        return Misreporting(client, factor, torch.where(attacks, self.bias, 0.0).to(like))
 
     def check(self, parts: Parts, clients: int) -> None:
         if any(c >= clients for c in self.clients):

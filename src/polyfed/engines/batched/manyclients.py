@@ -95,20 +95,20 @@ class ManyClients:
     streams: Mapping[Loop, Sequence[Nested]] = field(default_factory=dict)
 
     def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        g, losses = self.stacked.grad(x, omega, self.holds, batch)
-        return g, losses, buffers
+        found: tuple[Tensor, Tensor, Tensor] = self.stacked.grad(x, buffers, omega, self.holds, batch)
+        return found
 
     def jacobian(
         self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        J, losses = self.stacked.jacobian(x, self.holds, batch, train)
-        return J, losses, buffers
+        found: tuple[Tensor, Tensor, Tensor] = self.stacked.jacobian(x, buffers, self.holds, batch, train)
+        return found
 
     def measure(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
-        return self.stacked.measure(x, self.allowed, batch)
+        return self.stacked.measure(x, buffers, self.allowed, batch)
 
     def measure_split(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.stacked.measure_split(x, self.allowed, batch)
+        return self.stacked.measure_split(x, buffers, self.allowed, batch)
 
     def loop(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
-from polyfed.core.structure import arguments, mapped
+from polyfed.core.structure import arguments, leaves, mapped
+from polyfed.engines.batched.kernels.attention import StackedAttention, stacked_attention
+from polyfed.engines.batched.kernels.batch_norm import replace_batch_norms
 from polyfed.engines.batched.kernels.convolution import replace_convolutions
 
 
@@ -35,7 +37,10 @@ class Stacked:
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
         if not self._recurrent:
             replace_convolutions(self.model)
-        self._fast: Callable[[Any], Any] = torch.compile if compiled and not self._recurrent else lambda f: f
+        self._masks = replace_batch_norms(self.model)
+        compiled = compiled and not self._recurrent
+        self._fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
+        self._as_compiled = nullcontext if compiled else _as_compiled
         self._shapes: list[tuple[TreeSpec, tuple[Callable[..., Any], ...]]] = []
 
     def _flat(self, batch: Batch) -> tuple[TreeSpec, list[Tensor]]:
@@ -53,18 +58,28 @@ class Stacked:
         self._shapes.append((spec, made))
         return made
 
-    def _outputs(self, x: Tensor, batch: Batch) -> Outputs:
+    def _outputs(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Outputs, Tensor]:
+        """What the module makes of a client's batch, and its buffers afterwards."""
         given, named = arguments(self.model, mapped(self._input, batch.x))
+        held = {name: view.clone() for name, view in self.problem.split_buffers(buffers).items()}
+        masks = dict.fromkeys(self._masks, self._mask(batch)) if self._masks else {}
 
         def outputs(x: Tensor) -> Outputs:
-            with self.problem.casting(x.device):
-                return functional_call(self.model, self.problem.split(x), given, named)
+            with self.problem.casting(x.device), StackedAttention(), self._as_compiled():
+                return functional_call(self.model, {**self.problem.split(x), **held, **masks}, given, named)
 
-        if self._recurrent:  # vmap has no rule for such a layer, but below a gradient, without cuDNN, it comes apart
-            with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "There is a performance drop")  # on a CPU, with its own library
-                return vjp(outputs, x)[0]
-        return outputs(x)
+        if not self._recurrent:
+            return outputs(x), _joined(held, buffers)
+        # vmap has no rule for such a layer, but below a gradient, without cuDNN, it comes apart
+        with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # on a CPU, with its own library
+            return vjp(outputs, x)[0], _joined(held, buffers)
+
+    def _mask(self, batch: Batch) -> Tensor:
+        """1 for each row that exists."""
+        if batch.mask is not None:
+            return batch.mask
+        return torch.ones(batch.rows, dtype=self.problem.dtype, device=leaves(batch.x)[0].device)
 
     def _input(self, x: Tensor) -> Tensor:
         return x.to(self.problem.dtype) if x.is_floating_point() else x
@@ -75,35 +90,42 @@ class Stacked:
         for module in self._always:
             module.eval()
 
-    def _losses(self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
+    def _losses(
+        self, spec: TreeSpec, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor
+    ) -> tuple[Tensor, Tensor]:
         batch, params = self._batch(holds, spec, flat), self.problem.split(x)
-        losses = torch.stack(self.problem.losses(self._outputs(x, batch), batch, [True] * len(holds), params))
-        return torch.where(holds > 0, losses, torch.zeros_like(losses))
+        out, after = self._outputs(x, buffers, batch)
+        losses = torch.stack(self.problem.losses(out, batch, [True] * len(holds), params))
+        return torch.where(holds > 0, losses, torch.zeros_like(losses)), after
 
     # a loss depends on its own client's parameters alone: the gradient of the sum over clients holds that of each
 
-    def _grads(self, spec: TreeSpec, x: Tensor, omega: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def _grads(
+        self, spec: TreeSpec, x: Tensor, omega: Tensor, buffers: Tensor, *batch: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         with _backwards():
             x = x.detach().requires_grad_()
-            losses = self._programs(spec)[0](x, *batch)
+            losses, after = self._programs(spec)[0](x, buffers, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
-        return g, losses.detach()
+        return g, losses.detach(), after.detach()
 
-    def _jacobians(self, spec: TreeSpec, x: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+    def _jacobians(self, spec: TreeSpec, x: Tensor, buffers: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with _backwards():
             x = x.detach().requires_grad_()
-            losses = self._programs(spec)[0](x, *batch)
+            losses, after = self._programs(spec)[0](x, buffers, *batch)
             totals = losses.sum(0)
             rows = [torch.autograd.grad(total, x, retain_graph=True)[0] for total in totals]
-        return torch.stack(rows, 1), losses.detach()
+        return torch.stack(rows, 1), losses.detach(), after.detach()
 
-    def _measured(self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
+    def _measured(self, spec: TreeSpec, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
         batch = self._batch(holds, spec, flat)
-        return self._values(x, holds, self._outputs(x, batch), batch)
+        return self._values(x, holds, self._outputs(x, buffers, batch)[0], batch)
 
-    def _measured_split(self, spec: TreeSpec, x: Tensor, holds: Tensor, *flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _measured_split(
+        self, spec: TreeSpec, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         batch = self._batch(holds, spec, flat)
-        out = self._outputs(x, batch)
+        out, _ = self._outputs(x, buffers, batch)
         return self._values(x, holds, out, batch), *split_statistics(self.problem, out, batch, holds, x)
 
     def _values(self, x: Tensor, holds: Tensor, out: Outputs, batch: Batch) -> Tensor:
@@ -125,31 +147,54 @@ class Stacked:
                 named[name] = torch.where(holds[k] > 0, named[name], self._blanks[name])
         return batch._replace(targets=named)
 
-    def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def grad(
+        self, x: Tensor, buffers: Tensor, omega: Tensor, holds: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(True)
         spec, flat = self._flat(batch)
-        g, losses = _call(partial(self._grads, spec), x, omega, holds, *flat)
-        return g, losses
+        g, losses, after = _call(partial(self._grads, spec), x, omega, buffers, holds, *flat)
+        return g, losses, after
 
-    def jacobian(self, x: Tensor, holds: Tensor, batch: Batch, train: bool) -> tuple[Tensor, Tensor]:
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch, train: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(train)
         spec, flat = self._flat(batch)
-        J, losses = _call(partial(self._jacobians, spec), x, holds, *flat)
-        return J, losses
+        J, losses, after = _call(partial(self._jacobians, spec), x, buffers, holds, *flat)
+        return J, losses, after
 
     @torch.no_grad()
-    def measure(self, x: Tensor, holds: Tensor, batch: Batch) -> Tensor:
+    def measure(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> Tensor:
         self._mode(False)
         spec, flat = self._flat(batch)
-        (values,) = _call(lambda *a: (self._programs(spec)[1](*a),), x, holds, *flat)
+        (values,) = _call(lambda *a: (self._programs(spec)[1](*a),), x, buffers, holds, *flat)
         return values
 
     @torch.no_grad()
-    def measure_split(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def measure_split(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(False)
         spec, flat = self._flat(batch)
-        values, counts, moments = _call(lambda *a: self._programs(spec)[2](*a), x, holds, *flat)
+        values, counts, moments = _call(lambda *a: self._programs(spec)[2](*a), x, buffers, holds, *flat)
         return values, counts, moments
+
+
+def _joined(held: Mapping[str, Tensor], buffers: Tensor) -> Tensor:
+    """Buffers by name as one vector again; there may be none."""
+    return torch.cat([t.reshape(-1) for t in held.values()]) if held else buffers
+
+
+@contextmanager
+def _as_compiled() -> Iterator[None]:
+    """Inside, modules take the way that they have for the compiler: as it, vmap cannot look at numbers.
+
+    Hugging Face's, for instance, leave out a mask that hides nothing, but not where a program is being made.
+    """
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 @contextmanager
@@ -177,6 +222,11 @@ def _backwards() -> Iterator[None]:
 
 
 def _call(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+    with stacked_attention():
+        return _called(stacked, *tensors)
+
+
+def _called(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
     outs: tuple[Tensor, ...] = _Operator.apply(stacked, *tensors)  # type: ignore[no-untyped-call]  # torch has no types here
     return outs
 

@@ -70,18 +70,22 @@ class Blank:
     def __init__(self, problem: Problem) -> None:
         self._dims = problem.dims
 
-    def grad(self, x: Tensor, omega: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(x), torch.zeros_like(holds)
+    def grad(
+        self, x: Tensor, buffers: Tensor, omega: Tensor, holds: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.zeros_like(x), torch.zeros_like(holds), buffers
 
-    def jacobian(self, x: Tensor, holds: Tensor, batch: Batch, train: bool) -> tuple[Tensor, Tensor]:
-        return x.new_zeros(len(holds), len(x)), torch.zeros_like(holds)
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch, train: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return x.new_zeros(len(holds), len(x)), torch.zeros_like(holds), buffers
 
-    def measure(self, x: Tensor, holds: Tensor, batch: Batch) -> Tensor:
+    def measure(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> Tensor:
         return x.new_zeros(self._dims["K"])
 
-    def measure_split(self, x: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def measure_split(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         counts = torch.zeros(self._dims["C"], dtype=torch.int64)
-        return self.measure(x, holds, batch), counts, torch.zeros(self._dims["S"], dtype=torch.float64)
+        return x.new_zeros(self._dims["K"]), counts, torch.zeros(self._dims["S"], dtype=torch.float64)
 
 
 class Streams:

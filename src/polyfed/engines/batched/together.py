@@ -27,6 +27,7 @@ from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.work import Work, works
 from polyfed.engines.batched.capture import Captured, Program
+from polyfed.engines.batched.kernels.batch_norm import takes
 from polyfed.engines.batched.manyclients import Loop, ManyClients, Question, Sizes
 from polyfed.engines.batched.stacked import Stacked, compiling
 from polyfed.engines.batched.streams import MOST, Streams
@@ -327,8 +328,10 @@ def in_cohort_order(stacks: list[Stack], clients: Ids) -> Iterator[Stack]:
 
 def unfit(problem: Problem, layers: Layers) -> str:
     """Why clients cannot be run together, or nothing."""
-    if problem.buffers:
-        return "its model has float buffers (BatchNorm), which padding would disturb; use GroupNorm."
+    known = {f"{name}.{own}".lstrip(".") for name, module in problem.model.named_modules() if takes(module)
+             for own, _ in module.named_buffers(recurse=False)}  # fmt: skip
+    if others := set(problem.buffers) - known:
+        return f"training changes {sorted(others)[0]!r}, a buffer of its model, which padding would disturb."
     if unaware := [o.name for o in problem.objectives if o.per == "batch" and not {"mask"} & {*o.takes} and
                    set(o.takes) != {"parameters"}]:  # fmt: skip
         return f"the loss of {unaware[0]!r} is about the batch and takes no 'mask', so that it would see padding."

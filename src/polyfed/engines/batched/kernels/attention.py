@@ -1,0 +1,132 @@
+"""Attention of many clients at once: their batches are one batch of a fused kernel.
+
+torch's own rule for `scaled_dot_product_attention` under vmap takes the kernel apart, and its backward then fails on a
+GPU. Here clients are folded into the batch, forward and backward, so that whichever kernel torch would choose for one
+client serves all of them. With dropout the product is written out, as no kernel draws each client's own mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+scaled_dot_product_attention = F.scaled_dot_product_attention  # torch's, whoever replaces it later
+
+
+@contextmanager
+def stacked_attention() -> Iterator[None]:
+    """Inside, `torch.nn.functional` has the attention of stacked clients: around a compiled program, not in it.
+
+    An encoder's own kernel for evaluation is not used, as vmap has no rule for it.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    F.scaled_dot_product_attention = _attend
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = scaled_dot_product_attention
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class StackedAttention(TorchFunctionMode):
+    """Inside, calls of torch's function by those who imported it by its name are those of stacked clients, too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_attend if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As torch's, of one client under vmap."""
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # which torch asks about below vmap, where our operator is already gone
+        dtype = torch.get_autocast_dtype(kind)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+        attn_mask = attn_mask.to(dtype) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
+    if dropout_p > 0:
+        return _written_out(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    alone = query.dim() == 2  # a sequence without a batch to fold into
+    q, k, v = (t.unsqueeze(0) if alone else t for t in (query, key, value))
+    found: Tensor = attend(q, k, v, attn_mask, is_causal, scale, enable_gqa)
+    return found.squeeze(0) if alone else found
+
+
+def _written_out(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None, gqa: bool
+) -> Tensor:
+    """The product itself: softmax(q k^T scale + mask), dropout, v."""
+    if gqa:  # a key serves several queries
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    scores = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        mask = seen if mask is None else mask
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # who sees nobody should not become NaN
+    elif mask is not None:
+        scores = scores + mask
+    return F.dropout(scores.softmax(-1), dropout) @ v
+
+
+# operator: as torch's, without dropout; only its rule under vmap is new
+
+
+@torch.library.custom_op("polyfed::attend", mutates_args=())
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None, gqa: bool
+) -> Tensor:
+    """Attention of a client alone."""
+    return _torchs(q, k, v, mask, causal, scale, gqa).contiguous()
+
+
+def _torchs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: Any, gqa: bool) -> Tensor:
+    return scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
+
+
+@attend.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None, gqa: bool) -> Tensor:
+    return q.new_empty(*q.shape[:-1], v.shape[-1])
+
+
+@attend.register_vmap
+def _(
+    info: Any, dims: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: Any, gqa: bool
+) -> tuple[Tensor, int]:
+    """Clients (vmap's dimension) become part of the batch, of plain tensors, whose gradient torch knows."""
+    clients = int(info.batch_size)
+    q, k, v = (_folded(t, d, clients) for t, d in zip((q, k, v), dims[:3], strict=True))
+    if mask is not None:
+        mask = _folded_mask(mask, dims[3], clients, len(q) // clients, q.dim())
+    out = _torchs(q, k, v, mask, causal, scale, gqa)
+    return out.view(clients, -1, *out.shape[1:]), 0
+
+
+def _folded(t: Tensor, d: int | None, clients: int) -> Tensor:
+    """(clients x batch, ...)."""
+    t = t.movedim(d, 0) if d is not None else t.expand(clients, *t.shape)
+    return t.flatten(0, 1)
+
+
+def _folded_mask(mask: Tensor, d: int | None, clients: int, batch: int, rank: int) -> Tensor:
+    """A mask that fits a folded batch: one for everybody stays as small as it is."""
+    if d is None and (mask.dim() < rank or mask.shape[0] == 1):
+        return mask
+    mask = mask.movedim(d, 0) if d is not None else mask.expand(clients, *mask.shape)
+    mask = mask.reshape(clients, *(1,) * (rank + 1 - mask.dim()), *mask.shape[1:])
+    return mask.expand(clients, batch, *mask.shape[2:]).flatten(0, 1)
