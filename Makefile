@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-data test-lowest check docs bench soak nginx release-check clean
+.PHONY: demo test test-data test-lowest check docs bench soak nginx browser release-check clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.core: pyproject.toml constraints.txt
@@ -68,6 +68,11 @@ nginx:  ## Debian's nginx, openssl and ssh-keygen, for the tests of a deployment
 	@command -v openssl >/dev/null && command -v ssh-keygen >/dev/null || \
 	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
 	      openssl openssh-client; }
+
+browser:  ## Debian's chromium, for the tests that open the pages in a browser; needs root
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+	      chromium fonts-liberation; }
 
 release-check: $(VENV)/.release  ## build, look into and install what would be published: about ten minutes
 	$(BIN)/python tools/release_check.py

@@ -4,7 +4,8 @@
 a length to its exchange's median (of losses without a unit, a thousandth of it): `polyfed.core.guard.FACTOR` must lie
 well above all of them. Data sets that are not there are left out; `--data NAME` takes one alone, `--rounds` more,
 `--json` a line of JSON a case. `--cost` times rounds with the guard, without it, and with only the check for finite
-numbers that there was before, in turns.
+numbers that there was before, in turns. `--host` times these checks alone, of replies of 10 clients that are ready on
+the CPU: what the host does while a GPU waits for it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from polyfed import Federation, Objective, Problem, train
 from polyfed.algorithms import algorithms
 from polyfed.core.engine import Engine, engines
 from polyfed.core.errors import PolyfedError
-from polyfed.core.fleet import Stack
+from polyfed.core.fleet import Ids, Stack
 from polyfed.core.guard import FACTOR, KNOWN, Guard
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
@@ -35,7 +38,7 @@ from polyfed.core.validate import validate_replies
 from polyfed.data import Dataset
 from polyfed.data.build import build_data
 from polyfed.models import models
-from polyfed.testing import open_door
+from polyfed.testing import open_door, small_federation, small_problem
 
 DATA: dict[str, tuple[str, float, dict[str, Any]]] = {  # the model, its step size, and settings of the data
     "two-digits": ("mlp", 0.3, {}),
@@ -79,6 +82,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=30)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--cost", action="store_true")
+    parser.add_argument("--host", action="store_true")
     parser.add_argument("--workers", type=int, default=1, help="cases side by side")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -86,6 +90,10 @@ def main() -> None:
     if asked.cost:
         for name, clients in (("local", 10), ("batched", 10), ("batched", 100)):
             cost(name, clients)
+        return
+    if asked.host:
+        for method, request in exchanges().items():
+            host(method, request)
         return
     chosen = [(data, partition, asked) for data in asked.data or DATA for partition in asked.partition or PARTITIONS]
     if asked.workers > 1:
@@ -115,28 +123,76 @@ def cost(name: str, clients: int) -> None:
     federation = Federation.from_arrays(x, targets, clients=clients)
     objectives = tuple(Objective(side, "cross-entropy") for side in targets)
     problem = Problem(models["two-digit-net"](Dataset(x, targets, objectives)), objectives)
-    engine: Engine = engines[name]({"": Part(problem, federation)}, Layers())
-    door = open_door(problem, federation, engine)
     request = Request("sgd", {**problem.initial(), "omega": torch.ones(2)},
                       options={"lr": 0.1, "steps": 10, "batch_size": 128})  # fmt: skip
-    ask = engine.ask
-
-    def before(some: Any, wanted: Request) -> Iterator[Stack]:
-        schema = engine.schema(wanted)
-        return (validate_replies(stack, schema) for stack in engine.replies(some, wanted))
-
-    times: dict[str, list[float]] = {"before": [], "off": [], "on": []}
-    for t in range(3 if name == "local" else 23):
-        for how, taken in times.items():
-            engine.layers = Layers(guard=how == "on")
-            engine.ask = before if how == "before" else ask  # type: ignore[method-assign, assignment]
+    sides: dict[str, Engine] = {
+        how: engines[name]({"": Part(problem, federation)}, Layers(guard=how == "on"))
+        for how in ("before", "off", "on")
+    }
+    sides["before"].ask = partial(only_finite, sides["before"])  # type: ignore[method-assign]
+    doors = {how: open_door(problem, federation, engine) for how, engine in sides.items()}
+    times: dict[str, list[float]] = {how: [] for how in sides}
+    for t in range(4 if name == "local" else 203):
+        for how, door in doors.items():
             door.begin(t + 1)
             start = time.perf_counter()
             door.sum(range(clients), request)
-            taken.append(1000 * (time.perf_counter() - start))
-    words = ", ".join(f"{how} {statistics.median(taken[1:]):.3f}" for how, taken in times.items())
+            times[how].append(1000 * (time.perf_counter() - start))
+    words = ", ".join(f"{how} {statistics.median(taken[3:]):.3f}" for how, taken in times.items())
     print(f"{name}, {clients} clients: {words} ms", flush=True)
-    engine.close()
+    for engine in sides.values():
+        engine.close()
+
+
+def only_finite(engine: Engine, clients: Ids, request: Request) -> Iterator[Stack]:
+    """The replies as they were checked before there was a guard."""
+    schema = engine.schema(request)
+    return (validate_replies(stack, schema) for stack in engine.replies(clients, request))
+
+
+def exchanges() -> dict[str, Request]:
+    """One sum of local updates, or of sketched Jacobians, as each method asks for it."""
+    problem = small_problem()
+    model, omega = problem.initial(), {"omega": torch.ones(2, dtype=problem.dtype)}
+    how: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 4}
+    sketch = {**how, "compress": {"name": "sketch"}, "rows": 2, "columns": problem.dim}
+    return {
+        "fedavg": Request("sgd", {**model, **omega}, options=how, weighed=True),
+        "fedavg, by size": Request("sgd", {**model, **omega}, options={**how, "weight": "size"}, weighed=True),
+        "fsmgda": Request("sgd-each", model, options=how, weighed=True),
+        "fedcmoo": Request("jacobian", model, options=sketch, weighed=True),
+    }
+
+
+class Ready(Engine):
+    """An engine whose clients have answered before they are asked."""
+
+    ready: Stack
+
+    def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        yield self.ready
+
+
+def host(method: str, request: Request, repeats: int = 20, rounds: int = 200) -> None:
+    """Microseconds of processor time of an exchange: the least of many repeats, the sides in turns."""
+    problem, federation = small_problem(), small_federation(sizes=range(10, 20), partial=False)
+    parts, clients = {"": Part(problem, federation)}, list(range(10))
+    asked = replace(request, folded=torch.full((10,), -1))
+    one = list(engines["local"](parts, Layers()).replies(clients, asked))
+    assert not any(s.failed for s in one)
+    stack = Stack(clients, {name: torch.cat([s[name] for s in one]) for name in one[0].arrays})
+    sides = {how: Ready(parts, Layers(guard=how == "on")) for how in ("before", "off", "on")}
+    sides["before"].ask = partial(only_finite, sides["before"])  # type: ignore[method-assign]
+    least = dict.fromkeys(sides, float("inf"))
+    for _ in range(repeats):
+        for how, engine in sides.items():
+            engine.ready = stack
+            start = time.process_time()
+            for t in range(rounds):  # a method makes its options anew in each
+                list(engine.ask(clients, replace(asked, options=dict(asked.options), round=t + 1)))
+            least[how] = min(least[how], 1e6 * (time.process_time() - start) / rounds)
+    words = ", ".join(f"{how} {taken:.0f}" for how, taken in least.items())
+    print(f"{method}: {words} microseconds", flush=True)
 
 
 def cases(data: str, partition: str, asked: argparse.Namespace) -> Iterator[tuple[str, float]]:

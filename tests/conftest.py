@@ -10,13 +10,15 @@ import torch
 
 from polyfed.core.code import hold_to
 
+pytest_plugins = ["browser"]  # the fixtures of pages in a browser
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported: its kernels are run by Python
 
 FORKS = {  # tests that start workers, or kill processes, as Windows cannot
-    "test_channel", "test_check_engine", "test_equivalences", "test_experiment", "test_local", "test_loop",
-    "test_mocha_federated", "test_outside_layers", "test_process", "test_runner", "test_together",
+    "test_channel", "test_check_engine", "test_compare", "test_equivalences", "test_experiment", "test_local",
+    "test_loop", "test_mocha_federated", "test_outside_layers", "test_pool", "test_process", "test_runner",
+    "test_together",
 }  # fmt: skip
 
 

@@ -240,7 +240,10 @@ def run_command(words: list[str]) -> None:
     match words:
         case ["polyfed", *rest]:
             short = ["--set", "rounds=2", "--seeds", "1"]
-            fewer = {"run": ["--rounds", "2"], "gain": short, "delta-m": short}.get(rest[0], [])
+            few = ["--trials", "2", "--rounds", "1", "--jobs", "1"]
+            points = ["--points", "3", "--rounds", "1", "--set", "rounds=2"]
+            shorter = {"run": ["--rounds", "2"], "gain": short, "delta-m": short, "tune": few, "front": points}
+            fewer = shorter.get(rest[0], [])
             if "ray" in rest:  # tests/deploy/test_ray.py starts one
                 rest = on_local(rest)
             within_reach = [word for word in rest if not word.startswith("--target=")]
@@ -378,7 +381,9 @@ def test_what_made_pages_show_builds(kind: str, made: Path) -> None:
         plan(name, {**experiment, "data": {"name": "two-digits", **experiment["data"]}})
 
 
-MADE_UP = {"nodes", "quadratic", "related-tasks", "synthetic", "tridiagonal", "two-digits"}
+MADE_UP = {
+    "nodes", "paraboloids", "quadratic", "related-tasks", "synthetic", "tridiagonal", "two-digits", "vlmop1",
+}  # fmt: skip
 
 
 def test_what_pages_of_data_show_builds(made: Path, place: Path) -> None:

@@ -155,9 +155,11 @@ def assert_whole(cells: list[dict[str, Any]]) -> None:
     """Every cell was executed, in order, without an error; and there are figures."""
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]
-    assert {output["output_type"] for output in outputs} <= {"stream", "display_data"}
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
     assert {output["name"] for output in outputs if output["output_type"] == "stream"} == {"stdout"}
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4
+    (shown,) = [data["text/html"] for output in outputs if "text/html" in (data := output.get("data", {}))]
+    assert "<svg" in "".join(shown)
 
 
 def test_the_notebook_is_kept_with_its_outputs_and_no_traces_of_a_machine() -> None:

@@ -75,7 +75,10 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
 def test_every_direct_dependency_has_a_pinned_lowest_version() -> None:
     groups = PROJECT["project"]["optional-dependencies"]
     direct = [*PROJECT["project"]["dependencies"], *groups["dev"]]
-    extras = ("data", "molecules", "torchjd", "front", "flower", "ray", "report", "tensorboard", "mlflow", "onnx")
+    extras = (
+        "data", "molecules", "torchjd", "front", "flower", "ray", "report", "view", "tune", "tensorboard", "mlflow",
+        "onnx",
+    )  # fmt: skip
     direct += [line for name in extras for line in groups[name]]
     pins = _versions("constraints-lowest.txt")
     for line in direct:

@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     from polyfed.run.callbacks import Callback as Callback
     from polyfed.run.display import Progress as Progress
     from polyfed.run.loop import Result as Result
+    from polyfed.study.compare import compare as compare
+    from polyfed.study.comparison import Comparison as Comparison
+    from polyfed.study.front import Front as Front
+    from polyfed.study.tradeoff import front as front
+    from polyfed.study.tune import tune as tune
+    from polyfed.study.tuned import Tuned as Tuned
     from polyfed.weights import Weighting as Weighting
 
 __version__ = "0.1.0"  # the one place: pyproject.toml reads it, a test compares CITATION.cff
@@ -90,18 +96,24 @@ _MODULES = {
     "run.callbacks": ["Callback"],
     "run.display": ["Progress"],
     "run.loop": ["Result"],
+    "study.compare": ["compare"],
+    "study.comparison": ["Comparison"],
+    "study.front": ["Front"],
+    "study.tradeoff": ["front"],
+    "study.tune": ["tune"],
+    "study.tuned": ["Tuned"],
     "weights": ["Weighting"],
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
-    "AFL", "FMGDA", "FSMGDA", "Algorithm", "BadInput", "Callback", "Centralised", "CoCoA", "Compressor", "Dataset",
-    "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA", "FedMGDAPlus", "FedProx",
-    "Federation", "Files", "GlobalModel", "Layer", "Loaded", "LocalModels", "MGDAProx", "MbSDCA", "MbSGD", "Metric",
-    "Misreport",
-    "Mocha", "MultiModel", "Network", "Objective", "PolyfedError", "Problem", "Progress", "QFedAvg", "Quantise",
-    "Result", "Rows", "RunStopped", "ServerOptimizer", "Source", "SplitMetric", "Weighting", "load", "train",
-    "train_many",
+    "AFL", "FMGDA", "FSMGDA", "Algorithm", "BadInput", "Callback", "Centralised", "CoCoA", "Comparison",
+    "Compressor", "Dataset", "Engine", "Faults", "FedAvg", "FedAvgN", "FedCMOO", "FedCMOOPref", "FedMGDA",
+    "FedMGDAPlus", "FedProx", "Federation", "Files", "Front", "GlobalModel", "Layer", "Loaded", "LocalModels",
+    "MGDAProx", "MbSDCA", "MbSGD", "Metric", "Misreport", "Mocha", "MultiModel", "Network", "Objective",
+    "PolyfedError", "Problem", "Progress", "QFedAvg", "Quantise", "Result", "Rows", "RunStopped",
+    "ServerOptimizer", "Source", "SplitMetric", "Tuned", "Weighting", "compare", "front", "load", "train",
+    "train_many", "tune",
 ]  # fmt: skip
 
 

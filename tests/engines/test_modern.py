@@ -58,7 +58,8 @@ class Attention(nn.Module):
     def __init__(self, mask: bool = False, dropout: float = 0.0, shared: bool = False) -> None:
         super().__init__()
         self.words, self.norm = nn.Embedding(WORDS, WIDE), nn.LayerNorm(WIDE)
-        self.query, self.key, self.value = nn.Linear(WIDE, WIDE), *(nn.Linear(WIDE, 4 if shared else WIDE),) * 2
+        kept = 4 if shared else WIDE
+        self.query, self.key, self.value = nn.Linear(WIDE, WIDE), nn.Linear(WIDE, kept), nn.Linear(WIDE, kept)
         self.mask, self.dropout, self.shared = mask, dropout, shared
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,6 +79,21 @@ class Imported(Attention):
     def forward(self, x: Tensor) -> Tensor:
         q = self.norm(self.words(x))
         return scaled_dot_product_attention(q, q, q, is_causal=True).mean(1)
+
+
+class Twice(Attention):
+    """A module that is registered under two names, and a parameter that two modules share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = self.key
+        self.last = nn.Linear(WIDE, WORDS, bias=False)
+        self.last.weight = self.words.weight
+        self.down = nn.Linear(WORDS, WIDE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.down(self.last(super().forward(x)))
+        return found
 
 
 class Encoder(nn.Module):
@@ -142,6 +158,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Federation]]] = {
     "masked": (lambda: Attention(mask=True), sequences),
     "shared keys": (lambda: Attention(shared=True), sequences),
     "imported": (Imported, sequences),
+    "twice": (Twice, sequences),
     "encoder": (Encoder, sequences),
     "rotary": (Rotary, sequences),
     "gru": (lambda: Recurrent(nn.GRU), sequences),

@@ -87,8 +87,11 @@ def test_progress_as_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     seen: list[str] = []
     monkeypatch.setattr("polyfed.run.display.Progress.on_round", lambda self, run, line: seen.append("bar"))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     trained(progress=True)
     assert seen == ["bar"] * 3
+    monkeypatch.setenv("TERM", "dumb")  # an editor's: its cursor does not move
+    assert isinstance(shown_progress(3), Printer)
 
 
 def other_labels() -> Federation:

@@ -25,10 +25,10 @@ from polyfed import BadInput, FedAvg, Federation, Mocha, MultiModel, Objective, 
 from polyfed.algorithms import algorithms
 from polyfed.cli import app
 from polyfed.core import code
+from polyfed.core.format import FORMAT
 from polyfed.core.registry import forget
 from polyfed.experiment.building import plan, rebuild
 from polyfed.run.directory import RunDirectory
-from polyfed.run.format import FORMAT
 from polyfed.run.history import History
 from polyfed.run.loop import execute
 from small import small_federation

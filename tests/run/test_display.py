@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,4 +90,4 @@ def test_the_bar_takes_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
         "polyfed.run.display.Console", lambda **options: Console(file=out, force_terminal=True, width=200)
     )
     trained("[/red]", callbacks=[Progress()])
-    assert "[/red] 0." in out.getvalue()
+    assert "\n[/red] " in re.sub(r"\x1b\[[\d;?]*\w", "", out.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,9 +74,10 @@ def _number(name: str, value: float | None) -> str:
 
 
 def shown_progress(rounds: int) -> Callback:
-    """The bar of the command line in a terminal; elsewhere plain lines, not too many.
+    """The bar and the curves of the command line in a terminal; elsewhere plain lines, not too many.
 
     Args:
         rounds: how many there will be.
     """
-    return Progress() if sys.stderr.isatty() else Printer(every=max(1, rounds // LINES))
+    terminal = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")  # whose cursor moves
+    return Progress() if terminal else Printer(every=max(1, rounds // LINES))

@@ -9,18 +9,23 @@ from typing import Annotated
 import typer
 import typer.core
 
+from polyfed.cli.compare import compare
 from polyfed.cli.data import data_app
 from polyfed.cli.delta_m import delta_m
 from polyfed.cli.doctor import doctor
 from polyfed.cli.export import export
 from polyfed.cli.flower import flower_app
+from polyfed.cli.front import front
 from polyfed.cli.gain import gain
 from polyfed.cli.listing import list_
 from polyfed.cli.new import new
 from polyfed.cli.predict import predict
+from polyfed.cli.report import report
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
 from polyfed.cli.runs import runs_app
+from polyfed.cli.tune import tune
+from polyfed.cli.view import view
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,6 +56,11 @@ def polyfed(
 app.command()(new)
 app.command()(run)
 app.command()(resume)
+app.command()(compare)
+app.command()(front)
+app.command()(tune)
+app.command()(report)
+app.command()(view)
 app.command()(predict)
 app.command()(export)
 app.command(name="list")(list_)

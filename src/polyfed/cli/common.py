@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,16 +24,17 @@ Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VAL
 
 
 def with_progress(plan: Plan) -> Plan:
-    """The plan with a progress bar, where somebody is looking; the rules of its settings are said now."""
+    """The plan with its progress on stderr, a bar or plain lines; the rules of its settings are said now."""
     for note in plan.notes:
         print(note, file=sys.stderr)
-    if not sys.stderr.isatty():
-        return plan
     from dataclasses import replace
 
+    from polyfed.callbacks.printer import Printer, shown_progress
     from polyfed.run.display import Progress
 
-    return replace(plan, callbacks=(*plan.callbacks, Progress()))
+    if any(isinstance(callback, Printer | Progress) for callback in plan.callbacks):  # the experiment's own
+        return plan
+    return replace(plan, callbacks=(*plan.callbacks, shown_progress(plan.rounds)))
 
 
 def show_result(summary: Mapping[str, Any], as_json: bool) -> None:
@@ -42,6 +44,18 @@ def show_result(summary: Mapping[str, Any], as_json: bool) -> None:
     from polyfed.run.display import show
 
     show(summary)
+
+
+def study_report(study: Path) -> tuple[str | None, str]:
+    """The page of a study, or why there is none."""
+    from polyfed.report.writing import write_report
+
+    page = study / "report.html"
+    try:
+        write_report([study], page)
+    except PolyfedError as error:
+        return None, f"No report: {error}"
+    return str(page), ""
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -29,6 +30,20 @@ ROUNDING = 1e-6  # by which a loss or a variance that is 0 may be below it
 SKEW = 0.01  # of products of unit vectors: what rounding to TF32 and a truncated SVD leave
 
 
+@dataclass
+class Asked:
+    """What some columns of an exchange need beside its replies.
+
+    Args:
+        request: what is answered.
+        buffers: the server's own, which clients started from, on the device where they were needed last; None if
+            unknown.
+    """
+
+    request: Request
+    buffers: Tensor | None = None
+
+
 class Columns(NamedTuple):
     """Some columns of the table.
 
@@ -36,29 +51,26 @@ class Columns(NamedTuple):
         name: the array.
         kind: what of it.
         width: how many.
-        see: from a stack to the numbers, clients x width.
+        see: from a stack, and what was asked, to the numbers, clients x width.
         low, high: what they may be; infinite for the server's limit.
     """
 
     name: str
     kind: Kind
     width: int
-    see: Callable[[Stack], Tensor]
+    see: Callable[[Stack, Asked], Tensor]
     low: float | Bounds = 0.0
     high: float | Bounds = math.inf
 
 
-def columns_of(
-    schema: Schema, fields: Fields, facts: Facts, request: Request, buffers: Tensor | None, strict: bool
-) -> Iterator[Columns]:
+def columns_of(schema: Schema, fields: Fields, facts: Facts, weighed: bool, strict: bool) -> Iterator[Columns]:
     """All columns of a reply's table.
 
     Args:
         schema: shapes and types.
         fields: what each array means.
         facts: what follows from the problem.
-        request: what is answered.
-        buffers: the server's own, which clients started from; None if unknown.
+        weighed: whether replies come multiplied by their weights.
         strict: whether to look for more than finite numbers and weights.
     """
     for name, (shape, dtype) in schema.items():
@@ -67,14 +79,12 @@ def columns_of(
             yield Columns(name, "place", 2, partial(_extremes, name=name), 0.0, f.below - 1.0)
         if not dtype.is_floating_point or 0 in shape:
             continue
-        yield _main(name, f, shape, facts, buffers, strict, request.weighed)
+        yield _main(name, f, shape, facts, strict, weighed)
         if strict:
-            yield from _more(name, f, shape, fields, facts, request)
+            yield from _more(name, f, shape, fields, facts)
 
 
-def _main(
-    name: str, f: Field, shape: tuple[int, ...], facts: Facts, buffers: Tensor | None, strict: bool, weighed: bool
-) -> Columns:
+def _main(name: str, f: Field, shape: tuple[int, ...], facts: Facts, strict: bool, weighed: bool) -> Columns:
     """What tells whether an array is finite, and of ordinary size."""
     width = math.prod(map(int, shape))
     if f.role == "weight":
@@ -88,15 +98,13 @@ def _main(
     if strict and f.form == "gram":
         return Columns(name, "gram", width, partial(_entries, name=name), -math.inf)
     if f.role == "buffers" and shape == tuple(facts.pieces.shape):
-        see = _Distances(name, f.by if weighed else "", buffers, facts.pieces, len(facts.buffers))
+        see = _Distances(name, f.by if weighed else "", facts.pieces, len(facts.buffers))
         return Columns(name, "buffers", len(facts.buffers), see)
     rows = int(shape[0]) if f.by_objective else 1
     return Columns(name, "length", rows, partial(_norms, name=name, rows=rows))
 
 
-def _more(
-    name: str, f: Field, shape: tuple[int, ...], fields: Fields, facts: Facts, request: Request
-) -> Iterator[Columns]:
+def _more(name: str, f: Field, shape: tuple[int, ...], fields: Fields, facts: Facts) -> Iterator[Columns]:
     """What else an honest array keeps to."""
     if f.least > -math.inf:
         yield Columns(name, "least", 1, partial(_least, name=name, places=None), f.least)
@@ -109,17 +117,18 @@ def _more(
         yield Columns(name, "slack", 1, partial(_slack, name=name, squares=f.squares, n=n), -ROUNDING)
     if f.slack is not None:
         kept = f.slack
-        yield Columns(name, "slack", 1, lambda s: kept(s.arrays, list(s.clients), request), -ROUNDING)
+        yield Columns(name, "slack", 1, lambda s, a: kept(s.arrays, list(s.clients), a.request), -ROUNDING)
     if f.lengths is not None:
         unpacked = f.lengths
-        yield Columns(name, "own", len(facts.positive), lambda s: unpacked(s.arrays, list(s.clients), request))
+        yield Columns(name, "own", len(facts.positive), lambda s, a: unpacked(s.arrays, list(s.clients), a.request))
 
 
-def _entries(stack: Stack, name: str) -> Tensor:
-    return stack[name].reshape(len(stack.clients), -1)
+def _entries(stack: Stack, asked: Asked, name: str) -> Tensor:
+    a = stack.arrays[name]
+    return a if a.dim() == 2 else a.reshape(len(stack.clients), -1)
 
 
-def _norms(stack: Stack, name: str, rows: int) -> Tensor:
+def _norms(stack: Stack, asked: Asked, name: str, rows: int) -> Tensor:
     """A length for each client, or for each client and objective."""
     a = stack[name]
     if a.dim() == 1:
@@ -129,25 +138,25 @@ def _norms(stack: Stack, name: str, rows: int) -> Tensor:
     return found
 
 
-def _extremes(stack: Stack, name: str) -> Tensor:
+def _extremes(stack: Stack, asked: Asked, name: str) -> Tensor:
     """As doubles, in which whole numbers stay what they are."""
-    return torch.stack(torch.aminmax(_entries(stack, name), dim=1), 1).double()
+    return torch.stack(torch.aminmax(_entries(stack, asked, name), dim=1), 1).double()
 
 
-def _least(stack: Stack, name: str, places: Tensor | None) -> Tensor:
-    every = _entries(stack, name)
+def _least(stack: Stack, asked: Asked, name: str, places: Tensor | None) -> Tensor:
+    every = _entries(stack, asked, name)
     some = every if places is None else every[:, places.to(every.device)]
     return some.amin(1, keepdim=True)
 
 
-def _deviation(stack: Stack, name: str) -> Tensor:
+def _deviation(stack: Stack, asked: Asked, name: str) -> Tensor:
     """How far the rows' products are from those of orthonormal ones."""
     V = stack[name]
     products = V @ V.mT - torch.eye(V.shape[1], dtype=V.dtype, device=V.device)
     return products.abs().amax((1, 2)).unsqueeze(1)
 
 
-def _slack(stack: Stack, name: str, squares: str, n: str) -> Tensor:
+def _slack(stack: Stack, asked: Asked, name: str, squares: str, n: str) -> Tensor:
     """By how much |sum| stays below sqrt(n sum of squares), in units of that: Cauchy and Schwarz."""
     most = (stack[n].reshape(-1, 1) * stack[squares].clamp(min=0)).sqrt()
     return ((most - stack[name].abs()) / torch.where(most > 0, most, 1.0)).amin(1, keepdim=True)
@@ -156,16 +165,16 @@ def _slack(stack: Stack, name: str, squares: str, n: str) -> Tensor:
 class _Distances:
     """How far each buffer is from the server's, which the client multiplied by its weight where a sum was asked for."""
 
-    def __init__(self, name: str, by: str, server: Tensor | None, pieces: Tensor, count: int) -> None:
-        self._name, self._by, self._server, self._pieces, self._count = name, by, server, pieces, count
+    def __init__(self, name: str, by: str, pieces: Tensor, count: int) -> None:
+        self._name, self._by, self._pieces, self._count = name, by, pieces, count
 
-    def __call__(self, stack: Stack) -> Tensor:
-        own = stack[self._name]
-        if own.device != self._pieces.device:  # once an exchange
-            self._pieces = self._pieces.to(own.device)
-        if self._server is not None:
-            self._server = self._server.to(own)
-            centre = self._server.unsqueeze(0)
+    def __call__(self, stack: Stack, asked: Asked) -> Tensor:
+        own, pieces = stack[self._name], self._pieces
+        if own.device != pieces.device:  # as a rule once a run
+            self._pieces = pieces = pieces.to(own.device)
+        if asked.buffers is not None:
+            asked.buffers = server = asked.buffers.to(own)  # once an exchange
+            centre = server.unsqueeze(0)
             own = own - (stack[self._by].reshape(-1, 1) * centre if self._by else centre)
-        found: Tensor = own.new_zeros(len(own), self._count).index_add_(1, self._pieces, own.square()).sqrt_()
+        found: Tensor = own.new_zeros(len(own), self._count).index_add_(1, pieces, own.square()).sqrt_()
         return found

@@ -6,21 +6,20 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from polyfed.core.facts import Facts
+from polyfed.core.expecting import Expecting, sent
 from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
 from polyfed.core.guard import SHARE, Guard
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
 from polyfed.core.registry import Registry
-from polyfed.core.schema import Schema, schema_of
+from polyfed.core.schema import Schema
 from polyfed.core.validate import Expected
 from polyfed.core.work import works
 
@@ -45,6 +44,7 @@ class Engine(Fleet):
         self._guards: dict[str, list[Guard]] = {}  # of each part's last round
         self._buffers: dict[str, Tensor] = {}  # each part's, as last sent
         self.medians: dict[str, list[float]] = {}  # the largest so far of everything the guard compares
+        self._expecting = Expecting()
         self._lock = threading.RLock()
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Engine(Fleet):
         if "buffers" in request.shared:
             self._buffers[request.part] = request.shared["buffers"]
         known = self._buffers.get(request.part)
-        return expected_replies(self.parts, self.population[request.part], self.layers, request, known)
+        return self._expecting(self.parts[request.part], self.population[request.part], self.layers, request, known)
 
     def guard(self, request: Request, expected: Expected) -> Guard:
         """The guard of an exchange; its lengths are kept until the next round, should one have spoiled it."""
@@ -123,23 +123,14 @@ def _exchange(request: Request, labels: Sequence[str]) -> str:
 
 def schema_of_reply(parts: Parts, layers: Layers, request: Request) -> Schema:
     """What a reply to a request should hold when it arrives."""
-    problem = parts[request.part].problem
-    work = works[request.work]
-    fields = layers.transported(work, request.options)
-    sizes = {**work.sizes(request.options), **problem.dims}
-    return schema_of(fields, sizes, problem.dtype, weighed=request.weighed)
+    return sent(parts[request.part], layers.transported(works[request.work], request.options), request)
 
 
 def expected_replies(
     parts: Parts, population: Population, layers: Layers, request: Request, buffers: Tensor | None = None
 ) -> Expected:
     """What a server that knows these clients expects of their replies; buffers: those that they start from."""
-    work = works[request.work]
-    return Expected(
-        schema_of_reply(parts, layers, request), layers.transported(work, request.options),
-        Facts.of(parts[request.part].problem), partial(work.most, request.options), population, request,
-        layers.guard, work.measures, request.shared.get("buffers", buffers), work.split(request.options),
-    )  # fmt: skip
+    return Expecting()(parts[request.part], population, layers, request, buffers)
 
 
 engines: Registry[Callable[..., Engine]] = Registry("engine", "polyfed.engines", modules=("polyfed.deploy.engine",))

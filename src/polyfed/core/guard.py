@@ -70,17 +70,17 @@ class Guard:
         labels: Sequence[str],
         on: bool = True,
         twins: Sequence[tuple[int, int]] = (),
-        times: Sequence[float] | None = None,
+        times: Sequence[float] | Lengths | None = None,
         floor: Lengths | None = None,
     ) -> None:
         self.labels, self.on, self._twins = labels, on, twins
         self._times = np.ones(len(labels)) if times is None else np.asarray(times, dtype=np.float64)
-        self._factor, self._floor = FACTOR, np.zeros(len(labels)) if floor is None else floor
+        self._factor, self._floor = FACTOR, floor
         self.clients: list[int] = []
         self._lengths: list[Lengths] = []
-        self._median = np.full(len(labels), np.inf)
+        self._median: Lengths | float = np.inf  # of each column
         self._next = FIRST
-        self._waits = on and bool(np.isfinite(self._times).any())
+        self._waits = on and bool((self._times < np.inf).any())
         self._came: list[_Came] = []  # and not gone on yet
         self._aside: list[_Came] = []  # one client each
         self._dropped: dict[int, str] = {}
@@ -95,30 +95,43 @@ class Guard:
 
     def _take(self, one: _Came) -> None:
         """Note the lengths, and compare those that can be; a new median is taken at 8, 16, 32, ... replies."""
-        at, count = 0, len(self.clients)
+        before, left = len(self.clients), 0  # who is not compared yet
         self.clients.extend(one.stack.clients)
         self._came.append(one)
-        while at < len(one.lengths):
-            end = min(len(one.lengths), at + self._next - count)
-            some = one.lengths[at:end]
-            if self.on and not self._waits:
-                one.far[at:end] = self._far(some)
-            self._lengths.append(some)
-            at, count = end, count + len(some)
-            if count == self._next:
-                self._next *= 2
-                if self.on:
-                    self._compare_waiting(one, at, last=count >= MOST_WAIT)
+        if len(one.lengths):
+            self._lengths.append(one.lengths)
+        while self._next <= len(self.clients):
+            count, self._next = self._next, 2 * self._next
+            if self.on:
+                if not self._waits:
+                    one.far[left : count - before] = self._far(one.lengths[left : count - before])
+                    left = count - before
+                self._compare_waiting(one, count)
+        if self.on and not self._waits:
+            one.far[left:] = self._far(one.lengths[left:])
 
-    def _compare_waiting(self, one: _Came, at: int, last: bool) -> None:
-        every = self._lengths[0] if len(self._lengths) == 1 else np.concatenate(self._lengths)
-        self._median, self._factor = self._typical(every), factor(len(every))
-        missing = (every > 0).any(0) & np.isinf(self._median) & np.isfinite(self._times)
-        if self._waits and (last or not missing.any()):
+    def _compare_waiting(self, one: _Came, count: int) -> None:
+        """A median of the first replies, `one` the last among them, with which those that have waited are compared."""
+        every = self._every()[:count]
+        self._median, self._factor = self._typical(every), factor(count)
+        if not self._waits:
+            return
+        unknown = np.isinf(self._median)
+        if count >= MOST_WAIT or not (unknown.any() and self._missing(every, unknown)):
             self._waits = False
             for came in self._came:
-                end = at if came is one else len(came.lengths)
-                came.far[:end] = self._far(came.lengths[:end])
+                if came is not one:
+                    came.far = self._far(came.lengths)
+
+    def _missing(self, every: Lengths, unknown: NDArray[np.bool_]) -> bool:
+        """Whether some have lengths in a column that is compared and has no median yet."""
+        return bool(((every > 0).any(0) & unknown & (self._times < np.inf)).any())
+
+    def _every(self) -> Lengths:
+        """All lengths that have come."""
+        if len(self._lengths) > 1:
+            self._lengths = [np.concatenate(self._lengths)]
+        return self._lengths[0]
 
     def _go_on(self) -> Iterator[Stack]:
         for came in self._came:
@@ -139,10 +152,8 @@ class Guard:
             self._drop(self._aside.pop(int(np.argmax(ratios))))
 
     def _end(self) -> Iterator[Stack]:
-        from polyfed.core.fleet import Stack
-
         if self._lengths and (self._waits or self._aside):
-            every = np.concatenate(self._lengths)
+            every = self._every()
             self._median, self._factor = self._typical(every), factor(len(every))
         for came in self._came if self._waits else ():
             came.far = self._far(came.lengths)
@@ -153,10 +164,14 @@ class Guard:
             else:
                 yield one.stack
         if self._dropped:
+            from polyfed.core.fleet import Stack
+
             yield Stack((), {}, self._dropped)
 
     def _far(self, lengths: Lengths) -> NDArray[np.bool_]:
         found: Any = np.abs(lengths) > self._factor * self._times * self._median
+        if not found.any():  # nearly always, and faster
+            return np.zeros(len(lengths), dtype=bool)
         for one, other in self._twins:
             found[:, one] &= found[:, other]
             found[:, other] = found[:, one]
@@ -187,13 +202,14 @@ class Guard:
 
     def _typical(self, lengths: Lengths) -> Lengths:
         """The median of each column, or the floor where that is more; infinite where too few are known."""
-        return np.asarray(np.maximum(medians(lengths), self._floor))
+        found = medians(lengths)
+        return found if self._floor is None else np.asarray(np.maximum(found, self._floor))
 
     def median(self) -> Lengths:
         """The median of each column over the whole exchange, 0 where too few are known."""
         if not self._lengths:
             return np.zeros(len(self.labels))
-        found = medians(np.concatenate(self._lengths))
+        found = medians(self._every())
         return np.asarray(np.where(np.isfinite(found), found, 0.0))
 
     def farthest(self, known: int = 1, compared: bool = False) -> dict[int, float]:
@@ -205,7 +221,7 @@ class Guard:
         """
         if not self._lengths or not self.labels:
             return {}
-        every = np.concatenate(self._lengths)
+        every = self._every()
         median = medians(every, known)
         few = (every > 0).sum(0) < KNOWN
         if few.any() and not few.all():  # whoever is alone with an objective is measured by the others'
@@ -221,10 +237,10 @@ def factor(clients: int) -> float:
 
 def medians(lengths: Lengths, known: int = KNOWN) -> Lengths:
     """The median of each column's lengths above zero, the upper of two; infinite where fewer than `known` are."""
-    found = np.full(lengths.shape[1], np.inf)
     if len(lengths) >= known and lengths.min(initial=1.0) > 0:  # nearly always, and faster
         middle = len(lengths) // 2
         return np.asarray(np.partition(lengths, middle, axis=0)[middle])
+    found = np.full(lengths.shape[1], np.inf)
     for i, column in enumerate(lengths.T):
         some = column[column > 0]
         if len(some) >= known:

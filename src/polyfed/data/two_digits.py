@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -27,11 +29,8 @@ def two_digits(
         examples: pairs for the clients; a fifth as many, of other digits, are the server's test data.
         overlap: columns that the digits share; 0 for none, 8 for one digit on top of the other.
     """
-    from sklearn.datasets import load_digits
-
     check_room(200 * examples, "data.examples")
-    digits = load_digits()
-    images, labels = (digits.images / 16).astype(np.float32), digits.target.astype(np.int64)
+    images, labels = _digits()
     rng = generator(seed, "two-digits")
     order = rng.permutation(len(images))
     test = len(images) // 5  # whole digits are held out, not only pairs of them
@@ -44,6 +43,20 @@ def two_digits(
         train=examples,
         labels=10 * labels[left] + labels[right],
     )
+
+
+def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The 1,797 digits and what they are; read from scikit-learn's file, as to import it takes seconds."""
+    found = find_spec("sklearn")
+    where = Path(str(found.origin)).parent if found is not None else Path()
+    file = where / "datasets" / "data" / "digits.csv.gz"
+    if file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+    else:  # a version that keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+        table = np.column_stack(load_digits(return_X_y=True))
+    return (table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64)
 
 
 def _pairs(among: NDArray[np.int64], n: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

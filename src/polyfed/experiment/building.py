@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from polyfed.data.build import build_data
 from polyfed.engines import engines
 from polyfed.experiment.objectives import Losses, check_names, read_losses, with_losses
 from polyfed.experiment.schema import NAMES, Evaluate, Model, ModelTable, ScheduleTable, Top
+from polyfed.experiment.starting import begin_with, model_file, without_lost_weights
 from polyfed.layers import layers as layer_registry
 from polyfed.models import models
 from polyfed.rates import rounds_by
@@ -38,13 +39,17 @@ from polyfed.run.personalised import fine_tuning
 from polyfed.run.plan import Plan, check_parts, check_splits, one_part, pool_size
 
 Loaded = dict[str, tuple[Dataset, Federation, Settings]]
+Load = Callable[[Settings, int], tuple[Dataset, Federation, Settings]]  # from [data] and a seed
 
 
-def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] | None = None) -> tuple[Plan, Settings]:
+def plan(
+    name: str, settings: Settings, *, whole: bool = True, only: list[str] | None = None, load: Load = build_data
+) -> tuple[Plan, Settings]:
     """Check and build everything; the settings come back with every default filled in.
 
     whole: false where only some of an experiment's models are trained: [objectives] may then name others' objectives.
     only: the objectives that the one model is trained for, where not for all of the data set's.
+    load: makes the data; one that remembers them serves many runs.
     """
     hold_to_some_rule()  # settings are data: what they name is imported from where it is allowed only
     top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
@@ -54,7 +59,7 @@ def plan(name: str, settings: Settings, *, whole: bool = True, only: list[str] |
     engine, engine_table = build_engine(top.engine)
     losses = read_losses(top.objectives)
     build_parts = _several if top.models else partial(_one, only=only)
-    parts, schedule, tables = build_parts(top, losses)
+    parts, schedule, tables = build_parts(top, losses, load)
     _refuse_data_of_nodes(tables, engine_table)
     if whole and only is None:
         check_names(losses, {o for part in parts.values() for o in part.problem.names})
@@ -79,7 +84,10 @@ def rebuild(settings: Settings) -> dict[str, Part]:
     hold_to_some_rule()
     top: Top = check(lambda: Top(**settings), settings, "", Top.model_fields)
     losses = read_losses(top.objectives)
-    return (_several(top, losses) if top.models else _one(top, losses))[0]
+    top.model = without_lost_weights(top.model)
+    for table in top.models.values():
+        table["model"] = without_lost_weights(table.get("model", {}))
+    return (_several(top, losses, build_data) if top.models else _one(top, losses, build_data))[0]
 
 
 def _refuse_data_of_nodes(tables: Settings, engine: Settings) -> None:
@@ -141,12 +149,14 @@ def _announced(model: str, part: Part, rounds: int, models: int) -> list[str]:
     return [f"{model}: {note}" if model else note for note in announced(part.algorithm, ahead)]
 
 
-def _one(top: Top, losses: Losses, only: list[str] | None = None) -> tuple[dict[str, Part], None, Settings]:
+def _one(
+    top: Top, losses: Losses, load: Load, only: list[str] | None = None
+) -> tuple[dict[str, Part], None, Settings]:
     """One model: [data], [model], [algorithm]."""
     if top.schedule:
         raise BadInput("[schedule] shares the clients out among models: give them as [models.NAME]. Found none.")
     algorithm, algorithm_table = build_algorithm(top.algorithm)
-    dataset, federation, data_table = build_data({"name": NAMES["data"], **top.data}, top.seed)
+    dataset, federation, data_table = load({"name": NAMES["data"], **top.data}, top.seed)
     if algorithm.pooled:
         federation, top.cohort = federation.pooled(), "all"
     dataset, federation = _chosen(dataset, federation, only)
@@ -158,7 +168,7 @@ def _one(top: Top, losses: Losses, only: list[str] | None = None) -> tuple[dict[
 # several models: each has its own tables; what it leaves out is the experiment's, unless it names something else
 
 
-def _several(top: Top, losses: Losses) -> tuple[dict[str, Part], MultiModel, Settings]:
+def _several(top: Top, losses: Losses, load: Load) -> tuple[dict[str, Part], MultiModel, Settings]:
     """Every model's part and resolved table; models on the same data share it."""
     schedule: ScheduleTable = check(lambda: ScheduleTable(**top.schedule), top.schedule, "schedule", ["name"])
     _ = schedules[schedule.name]
@@ -167,7 +177,7 @@ def _several(top: Top, losses: Losses) -> tuple[dict[str, Part], MultiModel, Set
     loaded: Loaded = {}
     for name, table in expanded(top.models).items():
         try:
-            parts[name], tables[name] = _model(table, top, losses, loaded)
+            parts[name], tables[name] = _model(table, top, losses, loaded, load)
         except BadInput as error:
             raise BadInput(f"Model {name!r}: {error}") from error
     methods = {m: (part.problem, part.algorithm) for m, part in parts.items() if part.algorithm is not None}
@@ -188,12 +198,12 @@ def expanded(models: Mapping[str, Any]) -> dict[str, ModelTable]:
     return found
 
 
-def _model(table: ModelTable, top: Top, losses: Losses, loaded: Loaded) -> tuple[Part, Settings]:
+def _model(table: ModelTable, top: Top, losses: Losses, loaded: Loaded, load: Load) -> tuple[Part, Settings]:
     seed = top.seed if table.seed is None else table.seed
     data = {"name": NAMES["data"], **_inherited(table.data, top.data, "data")}
     key = json.dumps([seed, data], sort_keys=True, default=str)
     if key not in loaded:
-        loaded[key] = build_data(data, seed)
+        loaded[key] = load(data, seed)
     dataset, federation, data_table = loaded[key]
     dataset, federation = _chosen(dataset, federation, table.objectives)
     some = with_losses(dataset, losses)
@@ -339,9 +349,12 @@ def build_problem(table: Settings, dataset: Dataset, seed: int) -> tuple[Problem
             raise BadInput(f"The model {shown(name)} cannot be made of {shown(rest)}: {cut(str(error))}.") from error
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"model.name = {name!r} should return a torch.nn.Module. Found {type(model).__name__}.")
+    if general.weights is not None:
+        general.weights = str(model_file(general.weights))  # for those who resume it elsewhere
+        begin_with(model, Path(general.weights))
     dtype = getattr(torch, general.dtype)
     problem = Problem(model, dataset.objectives, dtype, freeze=general.freeze, autocast=general.autocast)
-    return problem, {**general.model_dump(), **resolved}
+    return problem, {**general.model_dump(exclude_none=True), **resolved}
 
 
 def _check_size(name: str, table: Settings, dataset: Dataset) -> None:

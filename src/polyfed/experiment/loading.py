@@ -25,6 +25,7 @@ from polyfed.run.clients import ByClient
 from polyfed.run.directory import RunDirectory
 from polyfed.run.history import History
 from polyfed.run.plan import check_compatible
+from polyfed.run.showing import Shown
 
 ALLOW = "if you trust it, add allow_code=['{package}']"
 
@@ -77,8 +78,8 @@ def load_run(run: Any, model: Any, best: bool, allow_code: Sequence[str], remedy
                   {n: e for n, (_, e) in found.items()}, origin, problems)  # fmt: skip
 
 
-class Loaded:
-    """A run that was loaded.
+class Loaded(Shown):
+    """A run that was loaded; in a notebook it shows its last figures and its losses.
 
     Args:
         directory: the run's.

@@ -13,10 +13,10 @@ from typing import Any
 
 from polyfed.core.code import ALLOW
 from polyfed.core.errors import BadInput, cut, nearest, shown
+from polyfed.core.format import check_format
 from polyfed.core.settings import Settings
 from polyfed.experiment.changing import is_named, refit
 from polyfed.experiment.imports import use_code_of
-from polyfed.run.format import check_format
 
 
 def builtin() -> dict[str, Path]:
@@ -46,7 +46,10 @@ def read(source: str, allow_code: Sequence[str] = (), remedy: str = ALLOW) -> tu
     settings.pop("format", None)  # in the copy that a run keeps
     recorded = settings.pop("folder", "")  # in that copy, too
     use_code_of(folder(source), path, recorded if isinstance(recorded, str) else "", allow_code, remedy)
-    _find_optimum(settings.get("evaluate"), folder(source))
+    _find(settings.get("evaluate"), "optimum", folder(source))
+    models = settings.get("models")
+    for table in (settings, *(models.values() if isinstance(models, dict) else ())):
+        _find(table.get("model") if isinstance(table, dict) else None, "weights", folder(source))
     plain = re.sub(r"[^\w.+-]+", "-", path.stem).strip("-._") or "experiment"
     return experiment_name(settings.pop("name", plain[:99])), settings
 
@@ -78,10 +81,10 @@ def folder(source: str) -> str:
     return "" if source in builtin() else str(Path(source).parent.resolve())
 
 
-def _find_optimum(evaluate: Any, folder: str) -> None:
+def _find(table: Any, key: str, folder: str) -> None:
     """A model file that an experiment names lies beside it, unless its path is absolute."""
-    if isinstance(evaluate, dict) and isinstance(path := evaluate.get("optimum"), str) and path != "known":
-        evaluate["optimum"] = str(Path(folder, path))
+    if isinstance(table, dict) and isinstance(path := table.get(key), str) and path != "known":
+        table[key] = str(Path(folder, path))
 
 
 def override(
@@ -112,7 +115,7 @@ def override(
             raise BadInput(f"--set needs KEY=VALUE, as in --set algorithm.lr=0.1. Found {shown(text)}.")
         path = tuple(_keys(key.strip()))
         _check_model(settings, path)
-        given.append(_assign(settings, path, _value(value.strip()) if value.strip() else None))
+        given.append(_assign(settings, path, as_value(value.strip()) if value.strip() else None))
     vet(settings)
     for line in refit(before, settings, given):
         told(line)
@@ -157,7 +160,8 @@ def _keys(text: str) -> list[str]:
     return keys if node is True else text.split(".")
 
 
-def _value(text: str) -> Any:
+def as_value(text: str) -> Any:
+    """A value as TOML reads it, or else a plain word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError, KeyError):

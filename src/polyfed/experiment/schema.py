@@ -95,13 +95,15 @@ class Model(Table):
     """The keys of [model] beside those of the model itself.
 
     freeze: patterns of the names of parameters that are not trained; autocast: 'bf16' or true computes the module's
-    outputs in bfloat16, where torch.autocast does, beside dtype 'float32'.
+    outputs in bfloat16, where torch.autocast does, beside dtype 'float32'; weights: a model file, or the directory of a
+    run, whose weights training begins with.
     """
 
     name: str
     dtype: Literal["float32", "float64"] = "float32"
     freeze: list[str] = Field(default_factory=list)
     autocast: Literal["bf16"] | bool = False
+    weights: str | None = None
 
 
 class ModelTable(Table):

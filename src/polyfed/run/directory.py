@@ -29,10 +29,10 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from polyfed.core.errors import BadInput, RunStopped, cut, shown
+from polyfed.core.format import FORMAT, check_format
 from polyfed.core.tree import flatten, unflatten
 from polyfed.rates import check_horizon
 from polyfed.run.clients import ClientLog
-from polyfed.run.format import FORMAT, check_format
 from polyfed.run.history import History
 
 PATIENCE = 2.0  # seconds until a run that somebody else holds is given up

@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from polyfed.core.errors import BadInput
+from polyfed.run.showing import drawn, history_html, record_of
 
 
 class History(list[dict[str, Any]]):
-    """One line of metrics a round, in order: a list of dicts."""
+    """One line of metrics a round, in order: a list of dicts; in a notebook, a drawing of its losses."""
+
+    def plot(self, kind: str = "losses", x: str = "") -> Any:
+        """A figure of the rounds, a `matplotlib.figure.Figure`; needs polyfed[report].
+
+        Args:
+            kind: which: 'losses', 'weights', 'metric-accuracy', ...; another word is answered with all there are.
+            x: what it is drawn against, 'round', 'bytes_up', ...; '' for the first choice.
+        """
+        return drawn(record_of(self), kind, x)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with a row a round: nested figures are columns as 'losses.left', lists stay lists."""
@@ -17,3 +27,6 @@ class History(list[dict[str, Any]]):
         except ImportError as error:
             raise BadInput("A table of the rounds needs pandas: pip install pandas.") from error
         return pandas.json_normalize(list(self))
+
+    def _repr_html_(self) -> str:
+        return history_html(self)

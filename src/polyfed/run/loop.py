@@ -42,6 +42,7 @@ from polyfed.run.failing import mostly_failed, never_used, plain_names
 from polyfed.run.history import History
 from polyfed.run.plan import Plan
 from polyfed.run.process import Interruptions, interruptible, one_thread
+from polyfed.run.showing import Shown, shown_row
 from polyfed.run.telling import Audience, Failed, described
 
 CHECKPOINT_SHARE = 0.05  # of the time goes into checkpoints, at most
@@ -54,9 +55,9 @@ States = Mapping[str, State]  # by part
 OPEN_FILES_STAY = os.name == "nt"  # Windows removes no file that is open
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a run leaves.
+@dataclass(frozen=True, repr=False)
+class Result(Shown):
+    """What a run leaves; in a notebook it shows its last figures and its losses.
 
     Args:
         model: the trained module; of several models, an `nn.ModuleDict`.
@@ -74,6 +75,11 @@ class Result:
     summary: dict[str, Any]
     clients: ByClient = field(default_factory=dict)
     best_model: nn.Module | None = None
+
+    def __repr__(self) -> str:
+        rows = {name: shown_row(row) for name, row in self.summary["objectives"].items()}
+        figures = "; ".join(f"{name}: {row}" for name, row in rows.items())
+        return f"Result({self.summary['algorithm']}, {self.summary['rounds']} rounds, {cut(figures)}, run={self.run})"
 
 
 def execute(plan: Plan, directory: RunDirectory) -> Result:
@@ -494,7 +500,7 @@ class _Loop:
         weights = self.plan.weights(states)
         saved = self.plan.saved(states)
         history = self.directory.history()
-        summary = self._summary(history, states, hashlib.sha256(model_bytes(saved)).hexdigest())
+        summary = self._summary(history, states, hashlib.sha256(model_bytes(saved)).hexdigest()) | self._tasks(saved)
         self.directory.finish(saved, summary)
         if "mostly_failed" in summary:
             self.audience.warn(summary["mostly_failed"])
@@ -503,6 +509,12 @@ class _Loop:
         run = None if self.directory.passing else self.directory.path
         best = self._best(weights) if "best" in summary else None
         return Result(model, history, run, summary, self.directory.clients.last(), best)
+
+    def _tasks(self, saved: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What the tasks of a saved Omega are called, where each client is one and has a name."""
+        names = self.names.get("names", [])
+        tied = any(name.endswith("tasks.omega") and len(a) == len(names) for name, a in saved.items())
+        return {"tasks": names} if tied else {}
 
     def _best(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The best round's model, which has arrays of the same names."""
@@ -544,6 +556,11 @@ class _Loop:
             **({"callbacks_failed": list(warned.values())} if (warned := self.audience.warned) else {}),
             "split": _one_word(last.get("split")),
             "objectives": objectives,
+            "better": {
+                qualified(m, o.name): {name: metric.better for name, metric in o.reported.items()}
+                for m, part in self.plan.parts.items()
+                for o in part.problem.objectives
+            },
             **({"bounds": wide} if (wide := wide_bounds(last)) else {}),
             **({"personalised": own} if (own := last.get("personalised")) else {}),
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),

@@ -38,9 +38,10 @@ class Stacked:
         if not self._recurrent:
             replace_convolutions(self.model)
         self._masks = replace_batch_norms(self.model)
+        self._ties = _ties(self.model)
         compiled = compiled and not self._recurrent
         self._fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
-        self._as_compiled = nullcontext if compiled else _as_compiled
+        self._eager = nullcontext if compiled else _as_compiled
         self._shapes: list[tuple[TreeSpec, tuple[Callable[..., Any], ...]]] = []
 
     def _flat(self, batch: Batch) -> tuple[TreeSpec, list[Tensor]]:
@@ -65,8 +66,9 @@ class Stacked:
         masks = dict.fromkeys(self._masks, self._mask(batch)) if self._masks else {}
 
         def outputs(x: Tensor) -> Outputs:
-            with self.problem.casting(x.device), StackedAttention(), self._as_compiled():
-                return functional_call(self.model, {**self.problem.split(x), **held, **masks}, given, named)
+            with self.problem.casting(x.device), self._eager():
+                given_as = {**self._everywhere(self.problem.split(x)), **held, **masks}
+                return functional_call(self.model, given_as, given, named, tie_weights=False)
 
         if not self._recurrent:
             return outputs(x), _joined(held, buffers)
@@ -74,6 +76,10 @@ class Stacked:
         with torch.backends.cudnn.flags(enabled=False), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # on a CPU, with its own library
             return vjp(outputs, x)[0], _joined(held, buffers)
+
+    def _everywhere(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters under each name that they have, where several modules share them."""
+        return {**params, **{name: params[first] for name, first in self._ties.items() if first in params}}
 
     def _mask(self, batch: Batch) -> Tensor:
         """1 for each row that exists."""
@@ -178,6 +184,16 @@ class Stacked:
         return values, counts, moments
 
 
+def _ties(model: nn.Module) -> dict[str, str]:
+    """Other names of parameters, in other modules than their first; a module that has two names counts once.
+
+    torch ties them by itself, but then puts a module's own back twice, and the second time what it was called with.
+    """
+    first = {id(p): name for name, p in model.named_parameters()}
+    every = [(f"{at}.{leaf}".lstrip("."), p) for at, m in model.named_modules() for leaf, p in m._parameters.items()]
+    return {name: first[id(p)] for name, p in every if p is not None and first[id(p)] != name}
+
+
 def _joined(held: Mapping[str, Tensor], buffers: Tensor) -> Tensor:
     """Buffers by name as one vector again; there may be none."""
     return torch.cat([t.reshape(-1) for t in held.values()]) if held else buffers
@@ -192,7 +208,8 @@ def _as_compiled() -> Iterator[None]:
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
-        yield
+        with StackedAttention():
+            yield
     finally:
         torch.compiler._is_compiling_flag = before
 

@@ -37,7 +37,10 @@ def stacked_attention() -> Iterator[None]:
 
 
 class StackedAttention(TorchFunctionMode):
-    """Inside, calls of torch's function by those who imported it by its name are those of stacked clients, too."""
+    """Inside, calls of torch's function by those who imported it by its name are those of stacked clients, too.
+
+    Not for a compiled program, which cannot follow such a mode with sizes that vary.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return (_attend if func is scaled_dot_product_attention else func)(*args, **(kwargs or {}))

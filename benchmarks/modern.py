@@ -1,0 +1,299 @@
+"""Models of today on the batched engine: `python benchmarks/modern.py [--cases ...] [--loop]`, on a GPU.
+
+FedAvg, 10 local steps, everybody in the cohort; milliseconds a round, the median of several, beside the relative
+distance of a round's update from the one of `local` on the CPU in float32 (few clients and steps, TF32 off), for
+FedAvg, FSMGDA and FedCMOO. `--loop` times a tuned loop, too: one client after another, compiled with
+mode='reduce-overhead', in bfloat16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polyfed import Federation, Objective, Problem, Rows
+from polyfed.algorithms import algorithms
+from polyfed.core.engine import Engine, engines
+from polyfed.core.layer import Layers
+from polyfed.engines.batched import Batched
+from polyfed.run.plan import one_part
+from polyfed.testing import open_door
+
+FOUND: list[dict[str, Any]] = []
+
+
+def say(**row: Any) -> None:
+    FOUND.append(row)
+    print("  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
+    if "OUT" in os.environ:
+        Path(os.environ["OUT"], "modern.json").write_text(json.dumps(FOUND, indent=1))
+
+
+# models
+
+
+class Adapted(nn.Module):
+    """A frozen product, and an adapter of low rank beside it."""
+
+    def __init__(self, before: int, after: int, rank: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(before, after)
+        self.down, self.up = nn.Parameter(0.02 * torch.randn(before, rank)), nn.Parameter(torch.zeros(rank, after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.base(x) + (x @ self.down) @ self.up
+        return found
+
+
+class Block(nn.Module):
+    """A layer of a transformer, norms first."""
+
+    def __init__(self, width: int, heads: int, rank: int) -> None:
+        super().__init__()
+        self.heads, self.first, self.second = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.into = Adapted(width, 3 * width, rank) if rank else nn.Linear(width, 3 * width)
+        self.out, self.up, self.down = nn.Linear(width, width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        rows, words, width = h.shape
+        q, k, v = self.into(self.first(h)).view(rows, words, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + self.out(seen.transpose(1, 2).reshape(rows, words, width))
+        found: Tensor = h + self.down(F.gelu(self.up(self.second(h))))
+        return found
+
+
+class Transformer(nn.Module):
+    """GPT-2's shape without a language head; with a rank, only the adapters and the head are trained."""
+
+    def __init__(self, vocab: int, width: int, layers: int, heads: int, words: int, rank: int, classes: int) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(vocab, width), nn.Parameter(0.02 * torch.randn(words, width))
+        self.layers = nn.Sequential(*(Block(width, heads, rank) for _ in range(layers)))
+        self.head = nn.Linear(width, classes)
+        for name, p in self.named_parameters():
+            p.requires_grad_(not rank or name.endswith((".down", ".up")) or name.startswith("head."))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.layers(self.words(x) + self.places).mean(1))
+        return found
+
+
+class Residual(nn.Module):
+    def __init__(self, before: int, after: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(before, after, 3, stride, 1, bias=False), norm(after), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(after, after, 3, 1, 1, bias=False), norm(after))
+        same = before == after and stride == 1
+        self.past = (
+            nn.Identity() if same else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), norm(after))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.second(self.first(x)) + self.past(x))
+
+
+def resnet18(norm: Callable[[int], nn.Module]) -> nn.Module:
+    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2),
+              (512, 512, 1)]  # fmt: skip
+    begin = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
+    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*begin, *(Residual(*sizes, norm) for sizes in widths), *end)
+
+
+def mcmahan() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+class Lstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers, self.head = (
+            nn.Embedding(90, 8),
+            nn.LSTM(8, 256, 2, batch_first=True),
+            nn.Linear(256, 90),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.layers(self.words(x))[0][:, -1])
+        return found
+
+
+class Case(NamedTuple):
+    make: Callable[[], nn.Module]
+    data: Callable[[int], Tensor]
+    classes: int
+    clients: int
+    batch: int
+
+
+def tokens(words: int) -> Callable[[int], Tensor]:
+    return lambda rows: torch.randint(0, 90, (rows, words))
+
+
+def pictures(channels: int, size: int) -> Callable[[int], Tensor]:
+    return lambda rows: torch.rand(rows, channels, size, size)
+
+
+CASES: dict[str, Case] = {
+    "gpt2-lora": Case(lambda: Transformer(512, 768, 12, 12, 128, 8, 10), tokens(128), 10, 16, 4),
+    "gpt2-lora-64": Case(lambda: Transformer(512, 768, 12, 12, 128, 8, 10), tokens(128), 10, 64, 4),
+    "small-lora": Case(lambda: Transformer(512, 128, 4, 4, 80, 8, 10), tokens(80), 10, 40, 32),
+    "small-whole": Case(lambda: Transformer(90, 128, 4, 4, 80, 0, 90), tokens(80), 90, 100, 32),
+    "resnet18-gn": Case(lambda: resnet18(lambda c: nn.GroupNorm(2, c)), pictures(3, 32), 10, 10, 32),
+    "resnet18-bn": Case(lambda: resnet18(nn.BatchNorm2d), pictures(3, 32), 10, 10, 32),
+    "mcmahan": Case(mcmahan, pictures(1, 28), 10, 40, 32),
+    "lstm": Case(Lstm, tokens(80), 90, 20, 10),
+}
+
+
+def made(case: Case, clients: int, rows: int, bf16: bool) -> tuple[Problem, Federation]:
+    torch.manual_seed(0)
+    n = clients * rows
+    x, y = case.data(n), torch.randint(0, case.classes, (n,))
+    federation = Federation.from_arrays(
+        x, y, clients=Rows(np.arange(n), np.arange(clients) * rows, np.full(clients, rows))
+    )
+    return Problem(case.make(), [Objective("y", "cross-entropy")], autocast=bf16), federation
+
+
+def rounds(engine: Engine, problem: Problem, clients: int, method: str, steps: int, batch: int) -> Callable[[int], Any]:
+    door = open_door(problem, engine.parts[""].federation, engine, cohort=clients)
+    algorithm = algorithms[method](lr=0.05, local_steps=steps, batch_size=batch)
+    state = algorithm.init(problem)
+
+    def one(t: int) -> Any:
+        nonlocal state
+        door.begin(t)
+        state, _ = algorithm.round(t, state, door)
+        return state["x"]
+
+    return one
+
+
+def milliseconds(run: Callable[[int], object], times: int = 4, warm: int = 2) -> float:
+    seconds = []
+    for t in range(warm + times):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(t + 1)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds[warm:])
+
+
+def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
+    problem, federation = made(case, case.clients, 64, bf16)
+    torch.cuda.reset_peak_memory_stats()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start = time.perf_counter()
+        engine = Batched(one_part(problem, federation), Layers(), tf32=True, **settings)
+        one = rounds(engine, problem, case.clients, "fedavg", 10, case.batch)
+        one(1)
+        first = time.perf_counter() - start
+        ms = milliseconds(one)
+    said = [str(w.message)[:120] for w in caught if "client by client" in str(w.message)]
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    say(
+        case=name,
+        bf16=bf16,
+        ms=ms,
+        first_s=first,
+        peak_gb=peak,
+        d=problem.dim,
+        **settings,
+        **({"said": said} if said else {}),
+    )
+    engine.close()
+
+
+def agreement(name: str, case: Case) -> None:
+    """How far a round's update on the GPU is from that on the CPU: two clients, two steps of a batch of 2."""
+    for method in ("fedavg", "fsmgda", "fedcmoo"):
+        found = []
+        for where, settings in (("local", {}), ("batched", {"tf32": False, "compile": False})):
+            problem, federation = made(case, 2, 4, False)
+            engine = engines[where](one_part(problem, federation), Layers(), **settings)
+            x = rounds(engine, problem, 2, method, 2, 2)(1)
+            found.append(x.cpu() - problem.initial()["x"])
+            engine.close()
+        say(case=name, method=method, error=float((found[0] - found[1]).norm() / found[0].norm()))
+
+
+def loop(name: str, case: Case) -> None:
+    """One client after another: what somebody who tunes a loop has."""
+    torch.manual_seed(0)
+    rows, some = 64, min(case.clients, 6)
+    x, y = case.data(some * rows).cuda(), torch.randint(0, case.classes, (some * rows,)).cuda()
+    model = copy.deepcopy(case.make()).cuda()
+    params = [p for p in model.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in params]
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return F.cross_entropy(model(x).float(), y)
+
+    fast = torch.compile(loss, mode="reduce-overhead")
+
+    def one(t: int) -> None:
+        for c in range(some):
+            with torch.no_grad():
+                torch._foreach_copy_(params, start)
+            order = torch.randperm(rows, device="cuda")
+            for i in range(10):
+                at = c * rows + order[torch.arange(i * case.batch, (i + 1) * case.batch, device="cuda") % rows]
+                grads = torch.autograd.grad(fast(x[at], y[at]), params)
+                with torch.no_grad():
+                    torch._foreach_add_(params, grads, alpha=-0.05)
+            torch.cat([p.detach().reshape(-1) for p in params])
+
+    say(case=name, loop_ms=milliseconds(one) * case.clients / some)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--loop", action="store_true")
+    parser.add_argument("--no-agreement", action="store_true")
+    parser.add_argument("--engine", default="{}", help="more settings of the engine, as JSON")
+    asked = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    for name in asked.cases.split(","):
+        case = CASES[name]
+        parts: list[Callable[[], None]] = []
+        if not asked.no_agreement:
+            parts.append(lambda name=name, case=case: agreement(name, case))  # type: ignore[misc]
+        for bf16 in (True, False):
+            parts.append(lambda name=name, case=case, bf16=bf16: timed(name, case, bf16, **json.loads(asked.engine)))  # type: ignore[misc]
+        if asked.loop:
+            parts.append(lambda name=name, case=case: loop(name, case))  # type: ignore[misc]
+        for part in parts:
+            try:
+                part()
+            except Exception as error:  # one case that fails should not take the others along
+                say(case=name, error=f"{type(error).__name__}: {error}"[:300])
+            torch._dynamo.reset()
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

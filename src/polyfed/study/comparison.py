@@ -1,0 +1,93 @@
+"""What a comparison has found, for a notebook, a table and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from polyfed.core.errors import BadInput, nearest, shown
+from polyfed.study.cells import STUDY, read_study
+from polyfed.study.showing import as_html, as_text
+
+About = dict[str, Any]
+
+
+class Comparison:
+    """What a comparison has found; in a notebook, its table.
+
+    Args:
+        study: its folder.
+        about: what study.json says.
+    """
+
+    def __init__(self, study: Path, about: Mapping[str, Any]) -> None:
+        self.study, self.about = study, dict(about)
+
+    @classmethod
+    def load(cls, study: str | Path) -> Comparison:
+        """A comparison that was finished before.
+
+        Args:
+            study: its folder.
+        """
+        found = read_study(Path(study))
+        if found is None or found.get("kind") != "compare" or "table" not in found:
+            raise BadInput(f"{study} holds no comparison that is complete: its {STUDY} says so, if there is one.")
+        return cls(Path(study), found)
+
+    @property
+    def runs(self) -> list[Path]:
+        """The directories of the runs that came to their end."""
+        return [self.study / cell["run"] for cell in self.about["cells"] if cell["state"] == "done"]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """By run, why it failed."""
+        return {cell["run"]: cell["why"] for cell in self.about["cells"] if cell["state"] == "failed"}
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each method and seed: its last figures, and what they took."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise BadInput("A table of the runs needs pandas: pip install pandas.") from error
+        return pandas.DataFrame(list(self._rows()))
+
+    def _rows(self) -> Iterator[About]:
+        for row in self.about["table"]:
+            named = next(one["values"] for one in self.about["rows"] if one["row"] == row["row"])
+            for i, seed in enumerate(self.about["seeds"]):
+                figures = {key: cell["values"][i] for key, cell in row["figures"].items()}
+                totals = {key: cell["values"][i] for key, cell in row["totals"].items()}
+                to = {
+                    f"{key}_to_target": cell["values"][i] for key, cell in row["to_target"].items() if key != "reached"
+                }
+                yield {"method": row["row"], "seed": seed, **named, **figures, **totals, **to}
+
+    def plot(self, figure: str = "", x: str = "") -> Any:
+        """A `matplotlib.figure.Figure`; needs polyfed[report].
+
+        Args:
+            figure: which, by its key: 'compared-accuracy', 'losses', 'metrics', ...; '' for means and spreads of the
+                table's first metric.
+            x: what curves are drawn against: 'round', 'bytes_up', 'seconds', ...; '' for rounds.
+        """
+        from polyfed.report.drawing import draw
+        from polyfed.report.figures import figures_of
+        from polyfed.report.records import Record
+
+        made = {one.key: one for one in figures_of([Record.read(run) for run in self.runs])}
+        key = figure or f"compared-{next((one['metric'] for one in self.about['figures']), 'loss')}"
+        if key not in made:
+            raise BadInput(f"The comparison has no figure {shown(key)}.{nearest(key, made)}")
+        return draw(made[key], x)
+
+    def __str__(self) -> str:
+        return as_text(self.about)
+
+    def __repr__(self) -> str:
+        return f"Comparison({str(self.study)!r}, {len(self.about['table'])} methods, {len(self.runs)} runs)"
+
+    def _repr_html_(self) -> str:
+        return as_html(self.about)

@@ -1,0 +1,501 @@
+"""Runs the cells of a study, in this process or in several, and goes on where an earlier call was ended.
+
+    with locked(study), Pool(study, name, jobs=2, told=told) as pool:      # workers are forked here, once
+        for outcome in pool.run(cells):                                    # as they finish
+            ...
+
+or, where the next cell depends on the last ones, `pool.submit(cell)` and `pool.next()`. For one cell in this process,
+`run_cell(study, name, cell)`.
+
+- A finished cell is not run again: its outcome comes from its result.json. One that was killed goes on.
+- A worker starts once and keeps the data of the cell before, so that the next cell of the same data and seed has them.
+- A cell that fails gives an outcome with `why`, one sentence; the others go on. `bad` says that its input was refused.
+- `told(cell, line)` is called in this process with each line of metrics as its round is done. What it returns, if it is
+  a text, ends that run after the round for good, with this sentence as `summary['stopped']`; with asks=True a worker
+  waits for the answer, so that the round in which a run is ended is no matter of luck.
+- `prepare(cell, plan)` may change what is run (the start of a model, more callbacks); it is called where the cell runs.
+- The first Ctrl-C lets every run finish its round; the second and SIGTERM end at once. Then `Interrupted` is raised,
+  and the same call goes on from the checkpoints. What workers print is in output.log of the study's folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tomli_w
+import torch
+
+from polyfed.core.errors import BadInput, Interrupted, PolyfedError, cut
+from polyfed.core.settings import Settings
+from polyfed.data.build import build_data
+from polyfed.engines.local.nursery import Nursery
+from polyfed.experiment.building import Load, plan
+from polyfed.experiment.reading import parse
+from polyfed.run.callbacks import Callback, RunView
+from polyfed.run.directory import RunDirectory, check_same
+from polyfed.run.loop import execute
+from polyfed.run.plan import Plan
+from polyfed.study.cells import Cell
+
+Line = Mapping[str, Any]
+Told = Callable[[Cell, Line], str | None]
+Prepare = Callable[[Cell, Plan], Plan]
+OUTPUT = "output.log"
+AGAIN = "the same command goes on from the checkpoints"
+TURN = 0.2  # seconds after which a signal is looked for
+GRACE = 5.0  # seconds that workers have to write a checkpoint
+HEARD = 0.5  # seconds after which a worker that works on has not had a signal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Args:
+        cell: which.
+        run: its directory; of a cell that was refused, there is none on the disk.
+        summary: what result.json says; None if the run did not come to its end.
+        why: of a cell that failed, one sentence.
+        bad: whether its input was refused, so that nothing was run.
+    """
+
+    cell: Cell
+    run: Path
+    summary: dict[str, Any] | None = None
+    why: str = ""
+    bad: bool = False
+
+
+def finished(study: Path, cell: Cell) -> Outcome | None:
+    """The outcome of a cell that an earlier call has finished; None if it is to be run."""
+    run = study / cell.name
+    if not (run / "result.json").is_file():
+        return None
+    try:
+        return Outcome(cell, run, RunDirectory.open(run).result())
+    except BadInput as error:
+        return Outcome(cell, run, why=str(error), bad=True)
+
+
+def run_cell(
+    study: Path,
+    name: str,
+    cell: Cell,
+    *,
+    folder: str = "",
+    load: Load = build_data,
+    callbacks: Sequence[Callback] = (),
+    prepare: Prepare | None = None,
+) -> Outcome:
+    """Run a cell in this process, or go on with it.
+
+    Args:
+        study: its folder.
+        name: the experiment's.
+        cell: which.
+        folder: where the experiment's own functions lie, as `polyfed.experiment.reading.folder` says.
+        load: makes the data.
+        callbacks: who is told of every round, besides the experiment's.
+        prepare: changes what is run.
+    """
+    run = study / cell.name
+    try:
+        made, resolved = plan(name, copy.deepcopy(cell.settings), load=load)
+        made = made if prepare is None else prepare(cell, made)
+        made = replace(made, callbacks=(*made.callbacks, *callbacks))
+        settings = {"name": name, "folder": folder, **resolved}
+        return Outcome(cell, run, execute(made, _directory(run, name, settings)).summary)
+    except Interrupted:
+        raise
+    except BadInput as error:
+        return Outcome(cell, run, why=str(error), bad=True)
+    except PolyfedError as error:
+        return Outcome(cell, run, why=str(error))
+
+
+def _directory(run: Path, name: str, settings: Settings) -> RunDirectory:
+    """A cell's run: a new one, or that which an earlier call began with the same settings."""
+    if not (run / "experiment.toml").is_file():
+        return RunDirectory.create(run, name, settings)
+    found = RunDirectory.open(run)
+    check_same(run, found.started(), parse(tomli_w.dumps(settings).encode(), str(run)), "What a setting stands for")
+    return found
+
+
+class DataOnce:
+    """Makes data, and remembers those that the last cell used.
+
+    Args:
+        make: from a [data] table and a seed.
+    """
+
+    def __init__(self, make: Load = build_data) -> None:
+        self._make = make
+        self._kept: dict[str, Any] = {}
+        self._used: set[str] = set()
+
+    def __call__(self, table: Settings, seed: int) -> Any:
+        key = json.dumps([seed, table], sort_keys=True, default=str)
+        if key not in self._kept:
+            for old in set(self._kept) - self._used:
+                del self._kept[old]  # before more is loaded
+            self._kept[key] = self._make(table, seed)
+        self._used.add(key)
+        dataset, federation, resolved = self._kept[key]
+        return dataset, federation, copy.deepcopy(resolved)
+
+    def begin(self) -> None:
+        """A cell begins: what it does not use makes room."""
+        self._used = set()
+
+
+def default_jobs(settings: Iterable[Settings], cells: int) -> int:
+    """As many as there are cores, and cells; 1 where an engine uses a GPU or starts processes itself."""
+    if "fork" not in multiprocessing.get_all_start_methods() or not all(map(_alone, settings)):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, cells))
+
+
+def check_jobs(jobs: int, settings: Iterable[Settings]) -> None:
+    """Refuse processes that would be in each other's way, or cannot be."""
+    if jobs < 1:
+        raise BadInput(f"--jobs should be a whole number from 1 on. Found {jobs}.")
+    if jobs > 1 and "fork" not in multiprocessing.get_all_start_methods():
+        raise BadInput("--jobs above 1 needs a system that can fork (Linux, macOS); leave it out.")
+    if jobs > 1 and not all(map(_alone, settings)):
+        raise BadInput(
+            f"--jobs above 1 is for engines of one process on the CPU (local, wire, batched). Found {jobs} with an "
+            "engine on a GPU or with processes of its own; leave --jobs out."
+        )
+
+
+def _alone(settings: Settings) -> bool:
+    """Whether an engine is one process on the CPU."""
+    table = settings.get("engine") or {}
+    table = {"name": table} if isinstance(table, str) else table
+    name = table.get("name", "local")
+    device = table.get("device", {"local": "cpu", "batched": "auto"}.get(name, "cpu"))
+    on_host = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+    return name in ("local", "wire", "batched") and table.get("workers", 1) == 1 and on_host
+
+
+class Teller(Callback):
+    """Tells of each round in this process, and ends the run if it is answered.
+
+    Args:
+        cell: which the run is of.
+        told: is told; what it raises is not the run's, which stays as it is, to be gone on with.
+    """
+
+    def __init__(self, cell: Cell, told: Told) -> None:
+        self._cell, self._told = cell, told
+
+    def on_round(self, run: RunView, line: Line) -> None:
+        try:
+            why = self._told(self._cell, line)
+        except PolyfedError as error:
+            raise Interrupted(str(error)) from error
+        if why is not None:
+            run.stop(why)
+
+
+# in a worker
+
+
+class _Messenger(Callback):
+    """Sends each round's line to the process that asked for the run, and does as it says."""
+
+    def __init__(self, pipe: Connection, asks: bool) -> None:
+        self._pipe, self._asks = pipe, asks
+
+    def on_round(self, run: RunView, line: Line) -> None:
+        try:
+            self._pipe.send(("line", dict(line)))
+            while self._asks or self._pipe.poll():
+                what, why = self._pipe.recv()
+                if what == "interrupt":
+                    raise Interrupted(f"Stopped after round {run.round} of {run.rounds}; {AGAIN}.")
+                if what == "end":
+                    run.stop(why)
+                break
+        except (OSError, EOFError):
+            raise Interrupted("The process that asked for the run is gone.") from None
+
+
+class _Worker:
+    """A worker's life: cells come, lines and outcomes go.
+
+    Args:
+        pool: what the study is of.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def __call__(self, place: int, pipe: Connection) -> None:
+        torch.set_num_threads(1)  # threads of the process before the fork are not here
+        self._redirect()
+        load = DataOnce()
+        with suppress(EOFError, OSError):
+            while True:
+                what, cell = pipe.recv()
+                if what != "cell":
+                    continue  # a word to the cell before, which was done
+                load.begin()
+                pipe.send(self._outcome(cell, pipe, load))
+
+    def _outcome(self, cell: Cell, pipe: Connection, load: DataOnce) -> tuple[str, Any]:
+        pool = self.pool
+        try:
+            callbacks = [_Messenger(pipe, pool.asks)]
+            found = run_cell(
+                pool.study, pool.name, cell, folder=pool.folder, load=load, callbacks=callbacks, prepare=pool.prepare
+            )
+            return "done", found
+        except (Interrupted, KeyboardInterrupt) as error:
+            return "interrupted", str(error)
+        except Exception as error:
+            return "done", _broken(pool.study, cell, error)
+
+    def _redirect(self) -> None:
+        """What is printed here would spoil the table that the other process shows."""
+        with (self.pool.study / OUTPUT).open("ab") as file:
+            for number in (1, 2):
+                os.dup2(file.fileno(), number)
+
+
+def _broken(study: Path, cell: Cell, error: Exception) -> Outcome:
+    """A cell that failed in a way that nobody has a sentence for: the traceback is kept."""
+    with suppress(OSError), (study / OUTPUT).open("a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
+    why = cut(f"{type(error).__name__}: {error}")
+    return Outcome(cell, study / cell.name, why=f"{why}; the traceback is in {study / OUTPUT}.")
+
+
+# in the process that asks
+
+
+@dataclass
+class _Hand:
+    """A worker, as this process sees it."""
+
+    pipe: Connection
+    pid: int
+    cell: Cell | None = None
+    data: str = ""  # what it has in memory
+
+
+class _Signals:
+    """Ctrl-C and SIGTERM while workers work: 1 for 'after this round', 2 for 'at once'."""
+
+    def __init__(self) -> None:
+        self.level = 0
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+    def _handle(self, number: int, frame: object) -> None:
+        self.level = 2 if number == signal.SIGTERM or self.level else 1
+        if self.level == 1:
+            print("\nStopping after these rounds; once more stops at once.", file=sys.stderr)
+
+
+class Pool:
+    """Runs cells, in `jobs` processes or, with one job, in this one.
+
+    Args:
+        study: the folder; hold its lock (`polyfed.study.cells.locked`).
+        name: the experiment's.
+        jobs: how many processes, each with one thread; see `default_jobs` and `check_jobs`.
+        folder: where the experiment's own functions lie.
+        told: is told of every round.
+        prepare: changes what is run.
+        asks: whether a worker waits for what `told` answers.
+    """
+
+    def __init__(
+        self,
+        study: Path,
+        name: str,
+        *,
+        jobs: int = 1,
+        folder: str = "",
+        told: Told = lambda cell, line: None,
+        prepare: Prepare | None = None,
+        asks: bool = False,
+    ) -> None:
+        self.study, self.name, self.jobs, self.folder = study, name, jobs, folder
+        self.told, self.prepare, self.asks = told, prepare, asks
+        self._waiting: deque[Cell] = deque()
+        self._ready: deque[Outcome] = deque()
+        self._load = DataOnce()
+        self._signals = _Signals()
+        self._nursery: Nursery | None = None
+        self._hands: list[_Hand] = []
+        self._open = ExitStack()
+
+    def __enter__(self) -> Pool:
+        if self.jobs > 1:
+            self._nursery = Nursery(_Worker(self))  # before anything here has begun a thread
+            self._open.callback(self._nursery.close)
+            self._hands = [_Hand(*self._nursery.start(place)) for place in range(self.jobs)]
+            self._open.enter_context(self._signals.caught())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hand in self._hands:
+            hand.pipe.close()
+        self._open.close()
+
+    def submit(self, cell: Cell) -> None:
+        """A cell to be run, if it is not finished."""
+        done = finished(self.study, cell)
+        if done is not None:
+            self._ready.append(done)
+        else:
+            self._waiting.append(cell)
+
+    def run(self, cells: Iterable[Cell]) -> Iterator[Outcome]:
+        """All cells; their outcomes as they come, those of finished ones first."""
+        for cell in cells:
+            self.submit(cell)
+        while (outcome := self.next()) is not None:
+            yield outcome
+
+    @property
+    def working(self) -> int:
+        """How many cells are submitted and not yet handed out as outcomes."""
+        return len(self._waiting) + len(self._ready) + len(self._busy())
+
+    def next(self) -> Outcome | None:
+        """The next outcome, as soon as there is one; None where no cell is left."""
+        if self._ready:
+            return self._ready.popleft()
+        if self.jobs == 1:
+            return self._here(self._waiting.popleft()) if self._waiting else None
+        while not self._ready:
+            if self._signals.level:
+                self._stop()
+            self._feed()
+            if not (busy := self._busy()):
+                return None
+            self._hear(busy)
+        return self._ready.popleft()
+
+    def _busy(self) -> list[_Hand]:
+        return [hand for hand in self._hands if hand.cell is not None]
+
+    def _here(self, cell: Cell) -> Outcome:
+        self._load.begin()
+        try:
+            return run_cell(
+                self.study, self.name, cell, folder=self.folder, load=self._load, callbacks=[Teller(cell, self.told)],
+                prepare=self.prepare,
+            )  # fmt: skip
+        except (Interrupted, KeyboardInterrupt) as error:
+            if isinstance(error.__cause__, PolyfedError):
+                raise error.__cause__ from None
+            raise Interrupted(f"Stopped; {AGAIN}.") from None
+        except Exception as error:
+            return _broken(self.study, cell, error)
+
+    def _feed(self) -> None:
+        """Cells to the workers that have nothing to do, those first whose data a worker has, or no other has."""
+        for hand in self._hands:
+            if hand.cell is None and self._waiting:
+                others = {other.data for other in self._hands if other is not hand}
+                cell = min(self._waiting, key=lambda c: 0 if c.data == hand.data else 1 if c.data not in others else 2)
+                self._waiting.remove(cell)
+                hand.cell, hand.data = cell, cell.data
+                with suppress(OSError):  # one that is gone is seen when it is listened to
+                    hand.pipe.send(("cell", cell))
+
+    def _hear(self, busy: Sequence[_Hand]) -> None:
+        by_pipe: dict[Any, _Hand] = {hand.pipe: hand for hand in busy}
+        for pipe in wait(list(by_pipe), TURN):
+            hand = by_pipe[pipe]
+            try:
+                what, found = hand.pipe.recv()
+            except (EOFError, OSError):
+                self._replace(hand)
+                continue
+            if what == "line":
+                self._answer(hand, found)
+                continue
+            if what == "done":
+                self._ready.append(found)
+            else:
+                self._signals.level = self._signals.level or 1  # somebody has stopped the worker itself
+            hand.cell = None
+
+    def _answer(self, hand: _Hand, line: Line) -> None:
+        if hand.cell is None:
+            return
+        why = self.told(hand.cell, line)
+        with suppress(OSError):
+            if why is not None:
+                hand.pipe.send(("end", why))
+            elif self.asks:
+                hand.pipe.send(("go", ""))
+
+    def _replace(self, hand: _Hand) -> None:
+        """A worker that died takes its cell with it; another takes its place."""
+        if self._nursery is None or hand.cell is None:
+            return
+        cell, hand.cell, hand.data = hand.cell, None, ""
+        code = self._nursery.end(hand.pid)
+        why = f"The process that ran it ended with code {code}; out of memory? {AGAIN.capitalize()}."
+        self._ready.append(Outcome(cell, self.study / cell.name, why=why))
+        hand.pipe.close()
+        hand.pipe, hand.pid = self._nursery.start(self._hands.index(hand))
+
+    def _stop(self) -> NoReturn:
+        """End all runs, after their rounds or at once."""
+        self._tell("interrupt")
+        while self._busy() and self._signals.level < 2:
+            self._hear(self._busy())
+        self._hear_for(HEARD)  # a signal to the whole group has reached the workers, too
+        for hand in self._busy():
+            with suppress(OSError):
+                os.kill(hand.pid, signal.SIGTERM)
+        self._hear_for(GRACE)
+        for hand in self._busy():
+            if self._nursery is not None:
+                self._nursery.end(hand.pid)
+        raise Interrupted(f"Stopped; {AGAIN}.")
+
+    def _tell(self, word: str) -> None:
+        for hand in self._busy():
+            with suppress(OSError):
+                hand.pipe.send((word, ""))
+
+    def _hear_for(self, seconds: float) -> None:
+        """Until all runs have ended, or this time is over."""
+        until = time.monotonic() + seconds
+        while self._busy() and time.monotonic() < until:
+            self._hear(self._busy())
