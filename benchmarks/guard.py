@@ -46,7 +46,7 @@ DATA: dict[str, tuple[str, float, dict[str, Any]]] = {  # the model, its step si
     "quadratic": ("point", 0.1, {}),
     "multimnist": ("two-digit-net", 0.1, {}),
     "mnist-fmnist": ("mlp", 0.1, {}),
-    "cifar10": ("mlp", 0.05, {}),
+    "cifar10": ("mlp", 0.05, {"subset": True}),
     "fashion-attributes": ("mlp", 0.1, {}),
     "adult": ("linear", 0.1, {}),
     "har": ("mlp", 0.1, {}),
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--host", action="store_true")
+    parser.add_argument("--engine", default='{"name": "local"}', help="as JSON: where the honest clients work")
     parser.add_argument("--workers", type=int, default=1, help="cases side by side")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -214,14 +215,16 @@ def cases(data: str, partition: str, asked: argparse.Namespace) -> Iterator[tupl
         for kind, local in LOCAL.items():
             if kind == "epochs" and (method == "afl" or federation.examples.max() > 3000):
                 continue
-            found = ratio_of(problem, federation, method, lr, local, asked.rounds)
+            found = ratio_of(problem, federation, method, lr, local, asked)
             row[method] = max(found, row.get(method, 0.0))
             yield f"{method} {kind}", found
     words = ", ".join(f"{method} {ratio:.1f}" for method, ratio in row.items())
     print(f"{data}, {partition}: {words} ({time.perf_counter() - start:.0f} s)", flush=True)
 
 
-def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: dict[str, Any], rounds: int) -> float:
+def ratio_of(
+    problem: Problem, federation: Any, method: str, lr: float, local: dict[str, Any], asked: argparse.Namespace
+) -> float:
     """The largest ratio of a length to its exchange's median, of all clients and rounds."""
     guards: list[Guard] = []
 
@@ -233,8 +236,9 @@ def ratio_of(problem: Problem, federation: Any, method: str, lr: float, local: d
     try:
         with tempfile.TemporaryDirectory() as folder:
             train(
-                problem, federation, algorithms[method](lr=lr, **how, **METHODS[method]), rounds=rounds, cohort="all",
-                guard="off", evaluate={"every": rounds}, out=f"{folder}/run",
+                problem, federation, algorithms[method](lr=lr, **how, **METHODS[method]), rounds=asked.rounds,
+                cohort="all", guard="off", evaluate={"every": asked.rounds}, out=f"{folder}/run",
+                engine=json.loads(asked.engine),
             )  # fmt: skip
     except PolyfedError as error:
         print(f"  {method}: {str(error)[:150]}")

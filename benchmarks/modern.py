@@ -225,6 +225,23 @@ def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
     engine.close()
 
 
+def profile(name: str, case: Case, bf16: bool, **settings: Any) -> None:
+    """Which kernels a round's time goes to."""
+    problem, federation = made(case, case.clients, 64, bf16)
+    engine = Batched(one_part(problem, federation), Layers(), tf32=True, **settings)
+    one = rounds(engine, problem, case.clients, "fedavg", 10, case.batch)
+    for t in range(2):
+        one(t + 1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        one(3)
+        torch.cuda.synchronize()
+    kernels = sorted(found.key_averages(), key=lambda k: -k.device_time_total)
+    for k in kernels[:14]:
+        say(case=name, bf16=bf16, ms=k.device_time_total / 1e3, launches=k.count, name=k.key[:110])
+    say(case=name, kernels_ms=sum(k.device_time_total for k in kernels) / 1e3, launches=sum(k.count for k in kernels))
+    engine.close()
+
+
 def agreement(name: str, case: Case) -> None:
     """How far a round's update on the GPU is from that on the CPU: two clients, two steps of a batch of 2."""
     for method in ("fedavg", "fsmgda", "fedcmoo"):
@@ -272,6 +289,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--loop", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-agreement", action="store_true")
     parser.add_argument("--engine", default="{}", help="more settings of the engine, as JSON")
     asked = parser.parse_args()
@@ -281,7 +299,9 @@ def main() -> None:
         parts: list[Callable[[], None]] = []
         if not asked.no_agreement:
             parts.append(lambda name=name, case=case: agreement(name, case))  # type: ignore[misc]
-        for bf16 in (True, False):
+        for bf16 in (True, False) if asked.profile else ():
+            parts.append(lambda name=name, case=case, bf16=bf16: profile(name, case, bf16, **json.loads(asked.engine)))  # type: ignore[misc]
+        for bf16 in (True, False) if not asked.profile else ():
             parts.append(lambda name=name, case=case, bf16=bf16: timed(name, case, bf16, **json.loads(asked.engine)))  # type: ignore[misc]
         if asked.loop:
             parts.append(lambda name=name, case=case: loop(name, case))  # type: ignore[misc]

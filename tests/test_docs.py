@@ -241,8 +241,10 @@ def run_command(words: list[str]) -> None:
         case ["polyfed", *rest]:
             short = ["--set", "rounds=2", "--seeds", "1"]
             few = ["--trials", "2", "--rounds", "1", "--jobs", "1"]
-            points = ["--points", "3", "--rounds", "1", "--set", "rounds=2"]
+            points = ["--points", "3", "--rounds", "1", "--first-rounds", "2"]
+            once = ["--rounds", "1", "--seeds", "1", "--jobs", "1"]
             shorter = {"run": ["--rounds", "2"], "gain": short, "delta-m": short, "tune": few, "front": points}
+            shorter |= {"compare": once}
             fewer = shorter.get(rest[0], [])
             if "ray" in rest:  # tests/deploy/test_ray.py starts one
                 rest = on_local(rest)

@@ -137,6 +137,7 @@ def test_a_figure_is_there_as_a_table(opened: Opened) -> None:
     card = opened.page.locator("#figure-losses")
     card.get_by_text("Data as a table").click()
     rows = card.locator("tbody tr")
+    rows.first.wait_for()
     assert rows.count() == 31
     assert card.locator("thead th").first.inner_text() == "round"
     assert rows.first.locator("td").first.inner_text() == f"{line_of(1)['losses']['left']:.5g}"
@@ -201,6 +202,30 @@ def test_a_narrow_screen_scrolls_one_way_only_and_paper_has_all_figures(
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
     assert found.page.locator(".card:not([data-drawn])").count() == 0
     assert not found.page.evaluate("document.documentElement.classList.contains('paper')")
+    assert found.said == []
+
+
+def test_many_objectives_are_searched_and_paged(tmp_path: Path, open_page: Open) -> None:
+    names = tuple(f"attribute-{place:02}" for place in range(20))
+    for seed in (0, 1):
+        write_run(
+            tmp_path / f"run-{seed}", rounds=4, objectives=names, ends=[0.1] * 20, algorithm={"name": "x", "lr": seed}
+        )
+    write_report([tmp_path], tmp_path / "report.html")
+    found = open_page(tmp_path / "report.html")
+    found.page.evaluate(DRAWN)
+    card = found.page.locator("#figure-losses")
+    panels = "card => card.plot.layout.annotations.map(note => note.text.replace(/<.?b>/g, ''))"
+    assert card.evaluate(panels) == ["mean of all objectives", "worst objective"]
+    card.get_by_role("button", name="further panels").click()
+    found.page.evaluate(DRAWN)
+    assert card.evaluate(panels) == list(names[:6])
+    found.page.get_by_role("combobox", name="Objective").fill("BUTE-1")
+    found.page.evaluate(DRAWN)
+    assert card.evaluate(panels) == list(names[10:16])
+    assert "1–6 of 10" in card.get_by_role("status").inner_text()  # noqa: RUF001
+    found.page.get_by_role("combobox", name="Objective").fill("nothing")
+    assert card.get_by_role("status").inner_text() == "none of that name"
     assert found.said == []
 
 

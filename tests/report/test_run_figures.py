@@ -89,6 +89,10 @@ def test_methods_are_named_by_what_sets_them_apart() -> None:
     assert [role.name for role in cast([run("fedavg", lr=0.1), run("fedavg", lr=0.3)])] == ["lr=0.1", "lr=0.3"]
     same = [Record.of(falling(1), name, {"algorithm": {"name": "fedavg"}, "seed": 0}) for name in ("one", "two")]
     assert [role.name for role in cast(same)] == ["one", "two"]
+    again = [*same, run("fedcmoo"), run("fedcmoo", seed=1), Record.of(falling(1), "one", same[0].settings)]
+    roles = cast(again)
+    assert [role.name for role in roles] == ["one", "two", "fedcmoo", "fedcmoo", "one (2)"]
+    assert [role.place for role in roles] == [0, 1, 2, 2, 3]
 
 
 def test_very_many_objectives_begin_with_a_summary() -> None:
@@ -178,6 +182,8 @@ def test_seeds_of_one_method_are_one_point_of_a_front() -> None:
     assert rows == [("a", False, [1.5], [1.5]), ("b", False, [1.5], [1.0]), ("a", True, [1.0, 2.0], [2.0, 1.0])]
     assert "1 of them" in figure.about
     assert "mean of its seeds" in figure.about
+    assert figure.series[0].labels == ("a, mean of 2 seeds: f 1.5, g 1.5, dominated",)
+    assert figure.series[2].ids == ("a-0", "a-1")
 
 
 def test_a_front_is_turned_where_more_is_better() -> None:

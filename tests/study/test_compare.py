@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -284,7 +285,7 @@ def test_piped_it_is_plain_text_and_json_is_one_object() -> None:
     assert lines[0] == "small: 2 methods, 2 runs"
     assert any(line.startswith("fedprox mu=0.1 ") for line in lines)
     assert lines[-2] == f"study: {Path('runs/compare-small')}"
-    assert "1/2 fedavg, seed 0: accuracy left" in result.stderr
+    assert re.search(r"^[12]/2 fedavg, seed 0: accuracy left", result.stderr, re.M)
     as_json = cli(*words, "--json")
     about = json.loads(as_json.stdout)
     assert about["study"] == str(Path("runs/compare-small"))
@@ -320,14 +321,18 @@ def test_it_shows_itself_in_a_notebook() -> None:
     page = found._repr_html_()
     assert page.count("<tr>") == 6
     assert "<b>" in page
+    assert page.count("<svg") == 1
     frame = found.to_pandas()
     assert list(frame["method"]) == ["fedavg", "fedavg", "fedprox", "fedprox"]
     assert list(frame["seed"]) == [0, 1, 0, 1]
     assert frame["left.loss"][3] == found.about["table"][1]["figures"]["left.loss"]["values"][1]
     drawn = found.plot()
     assert "accuracy" in drawn.get_suptitle()
+    assert len(found.plot("losses", "bytes_up").axes) == 2
     with pytest.raises(BadInput, match=r"has no figure 'loses'. Did you mean 'losses'"):
         found.plot("loses")
+    shutil.rmtree(found.study)
+    assert "<svg" not in found._repr_html_()  # the table is still there
 
 
 def test_what_is_no_comparison_is_not_loaded(tmp_path: Path) -> None:

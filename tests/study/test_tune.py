@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from rich.console import Console
+from torch import nn
 from typer.testing import CliRunner
 
+import polyfed
+from polyfed import FedAvg, Federation, Objective, Problem
 from polyfed.cli import app
 from polyfed.core.errors import BadInput, RunStopped
+from polyfed.models import Headed
 from polyfed.run.callbacks import RunView
 from polyfed.study.hopeless import Curve, Hopeless, limits
+from polyfed.study.parameters import read_parameters
+from polyfed.study.trials import Live
 from polyfed.study.tune import tune
 from polyfed.study.tuned import Tuned, best_of
 
@@ -205,6 +216,9 @@ def test_by_one_number(by: Any, column: str, higher: bool) -> None:
         ({"rounds": 2.5}, "rounds should be a whole number from 1 on. Found 2.5."),
         ({"jobs": 0}, "--jobs should be a whole number from 1 on"),
         ({"settings": {"algorithm.lrr": 1}}, "Unknown key 'algorithm.lrr'"),
+        ({"experiment": None}, "Name an experiment, or give problem and federation. Found neither."),
+        ({"cohort": 3}, "Name an experiment, or give problem and federation. Found also cohort."),
+        ({"experiment": "many-models"}, "no client of model 'quadratic' keeps any"),  # each has one row
         ({"experiment": 3}, "experiment should be a file, a built-in name or a dict. Found 3."),
     ],
 )
@@ -245,6 +259,58 @@ def test_the_command() -> None:
     assert (refused.exit_code, "A search needs a parameter" in refused.stderr) == (2, True), refused.stderr
 
 
+def own_federation(**more: Any) -> Federation:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 4)).astype(np.float32)
+    return Federation.from_arrays(x, {"left": (x[:, 0] > 0).astype(int), "right": x[:, 1]}, clients=4, **more)
+
+
+def own_problem() -> Problem:
+    torch.manual_seed(0)
+    heads = {"left": nn.Linear(4, 2), "right": nn.Linear(4, 1)}
+    return Problem(Headed(nn.Identity(), heads), [Objective("left", "cross-entropy"), Objective("right", "squared")])
+
+
+def test_a_problem_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = {"algorithm.lr": "log:0.001..1", "algorithm.name": ["fedavg", "fedcmoo"], "cohort": [2, 3]}
+    given: dict[str, Any] = {"problem": own_problem(), "federation": own_federation(valid=0.25), "trials": 5}
+    given |= {"algorithm": FedAvg(lr=0.1), "rounds": 4, "out": "s", "cohort": 2}
+    found = polyfed.tune(parameters=parameters, **given)
+    assert found.trials[0].values == {"algorithm.lr": 0.1, "algorithm.name": "fedavg", "cohort": 2}
+    assert found.best is not None
+    assert found.algorithm["lr"] == found.best.values["algorithm.lr"]
+    assert found.sentences()[-1].endswith("its method: found.algorithm")
+    assert not list(Path("s").glob("*.toml"))
+    again = polyfed.train(given["problem"], given["federation"], found.algorithm, rounds=1, keep=False)
+    assert again.summary["algorithm"] == found.best.values["algorithm.name"]
+    ran: list[str] = []
+    rounds_of(lambda run, round: ran.append(run), monkeypatch)
+    assert polyfed.tune(parameters=parameters, **given).about == found.about
+    assert ran == []
+    assert len(polyfed.tune(parameters=parameters, **{**given, "trials": 6}).trials) == 6
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"federation": own_federation()}, "no client keeps any: set data.valid, or valid= of the federation"),
+        ({"federation": None}, "Search in an experiment, or with a problem and its federation"),
+        ({"experiment": "two-digits"}, "Search in an experiment, or with a problem and its federation"),
+        ({"jobs": 2}, "'jobs' are the experiment's"),
+        ({"parameters": {"model.hidden": [1, 2]}}, "a parameter is a setting of the algorithm, or cohort"),
+        ({"parameters": {"algorithm.lrr": [1, 2]}}, "there is no such setting. Did you mean 'lr'?"),
+        ({"keep": False}, "A search gives 'keep' to each trial itself"),
+        ({"by": "f1"}, "--by names the metric 'f1'"),
+    ],
+)
+def test_a_problem_that_cannot_be_searched(more: dict[str, Any], says: str) -> None:
+    given = {"problem": own_problem(), "federation": own_federation(valid=0.25), "parameters": PARAMETERS, "out": "s"}
+    with pytest.raises(BadInput) as error:
+        polyfed.tune(**{**given, **more})
+    assert says in str(error.value)
+    assert not Path("s").exists()
+
+
 def test_what_was_found_as_a_table_and_in_a_notebook() -> None:
     found = tune({**SMALL, "name": "a"}, {"algorithm.local_steps": [1, 2]}, trials=2, rounds=1, jobs=1, out="<b>&")
     frame = found.to_pandas()
@@ -253,6 +319,10 @@ def test_what_was_found_as_a_table_and_in_a_notebook() -> None:
     page = found._repr_html_()
     assert "<b>&" not in page
     assert "&lt;b&gt;&amp;" in page
+    assert page.count("<svg") == 1
+    assert len(found.plot().axes) == len(found.plot("trials").axes) == 1
+    with pytest.raises(BadInput, match=r"The search has no figure 'trial'\. Did you mean 'trials'\?"):
+        found.plot("trial")
     again = Tuned.load("<b>&")
     assert again.about == found.about
     assert repr(again) == repr(found)
@@ -265,3 +335,34 @@ def test_the_recommended_is_the_one_whose_worst_is_best() -> None:
     assert best_of(scores) == ([0, 1, 2], 1)
     assert best_of({}) == ([], None)
     assert best_of({5: (1.0, 2.0)}) == ([5], 5)
+
+
+def test_of_many_objectives_the_mean_of_their_losses() -> None:
+    names = [f"o{k}" for k in range(9)]
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    federation = Federation.from_arrays(x, dict.fromkeys(names, x[:, 0]), clients=2, valid=0.2)
+    heads = {name: nn.Linear(3, 1) for name in names}
+    problem = Problem(Headed(nn.Identity(), heads), [Objective(name, "squared") for name in names])
+    given: dict[str, Any] = {"problem": problem, "federation": federation, "trials": 1, "rounds": 1, "out": "s"}
+    found = polyfed.tune(parameters={"algorithm.lr": "0.1..1.0"}, **given)
+    assert found.about["columns"] == ["loss of all objectives on valid data"]
+    assert found.about["notes"][0].startswith("There are 9 objectives: trials are compared by the mean of their losses")
+
+
+def test_in_a_terminal_a_bar_and_who_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=90, highlight=False)
+    monkeypatch.setattr("polyfed.study.trials.Console", lambda **_: terminal)
+    with Live(read_parameters({"algorithm.lr": "0.1..1.0"}), 2) as live:
+        live.began(0, {"algorithm.lr": 0.5})
+        live.line(0, {"round": 3, "losses": {"[red]left": 0.25, "right": None}})
+        live._bar.refresh()
+        live.note("Something is said.")
+        live.ended(
+            {"trial": 0, "values": {"algorithm.lr": 0.5}, "state": "done", "figures": {"left": 0.2}, "rounds": 4}
+        )
+    shown = re.sub(r"\x1b\[[\d;?]*\w", "", out.getvalue())
+    assert "trial 0: lr 0.5  round 3  [red]left 0.25" in shown
+    assert "trial 0: lr 0.5: left 0.2" in shown
+    assert "Something is said." in shown
+    assert "1/2" in shown

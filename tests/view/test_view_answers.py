@@ -17,7 +17,7 @@ from polyfed.view.commands import commands, holder_of
 from polyfed.view.fronts import clients, front
 from polyfed.view.listing import Folder
 from polyfed.view.selection import selection
-from polyfed.view.shelf import TOGETHER, Shelf
+from polyfed.view.shelf import FILES, TOGETHER, Shelf
 from rundirs import add_round, line_of, write_front, write_run
 from served import Served, served
 
@@ -84,8 +84,9 @@ def test_a_broken_run_among_others_is_a_sentence(tmp_path: Path) -> None:
     (huge / "metrics.jsonl").write_text('{"round": 1, "losses": {"a": 1' + "0" * 400 + '}, "failures": 3}\n')
     told = selection(shelf_of(tmp_path), ["a", "b", "c", "gone"], tmp_path)
     assert "a" in [run["id"] for run in told["runs"]]
-    assert told["skipped"][0].startswith("b:")
-    assert any(why.startswith("gone:") for why in told["skipped"])
+    assert told["skipped"][0]["why"].startswith("b:")
+    assert told["skipped"][0]["commands"][0]["command"] == f"polyfed runs repair {tmp_path}/b"
+    assert any(one["why"].startswith("gone:") and not one["commands"] for one in told["skipped"])
     assert figure(told, "losses")
     json.dumps(told, allow_nan=False)
 
@@ -112,7 +113,7 @@ def test_a_file_beyond_all_measure_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)  # a hole
     told = selection(shelf, ["a"], tmp_path)
     assert told["runs"] == []
-    assert "MB" in told["skipped"][0]
+    assert "MB" in told["skipped"][0]["why"]
 
 
 # commands
@@ -221,6 +222,43 @@ def test_clients_of_a_point(tmp_path: Path) -> None:
     assert found["names"] == [HOSTILE, "b", "2"]
     with pytest.raises(BadInput):
         clients(shelf, "nobody")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with links and pipes")
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_becomes_a_link_or_a_pipe_is_not_read(tmp_path: Path, file: str) -> None:
+    secret = write_run(tmp_path / "secret", rounds=3)
+    (secret / "clients.jsonl").touch()
+    run = write_run(tmp_path / "runs" / "a", rounds=2)
+    shelf = shelf_of(tmp_path / "runs")
+    assert selection(shelf, ["a"], tmp_path)["runs"]
+    for make in (lambda path: path.symlink_to(secret / file), os.mkfifo):
+        (run / file).unlink(missing_ok=True)
+        make(run / file)
+        told = selection(shelf, ["a"], tmp_path)
+        assert told["runs"] == []
+        assert f"{file} is a link or no plain file" in told["skipped"][0]["why"]
+
+
+# it only reads
+
+
+def everything(root: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in root.rglob("*"))
+    return {str(one): (one.stat().st_mtime_ns, one.read_bytes() if one.is_file() else b"") for one in files}
+
+
+def test_nothing_is_written_into_the_folder(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", rounds=2)
+    write_run(tmp_path / "b", rounds=2, done=False)
+    write_front(tmp_path / "f", points=2, rounds=2)
+    before = everything(tmp_path)
+    shelf = shelf_of(tmp_path)
+    selection(shelf, ["a", "b"], tmp_path)
+    front(shelf, "f", tmp_path)
+    clients(shelf, "a")
+    shelf.folder.look()
+    assert everything(tmp_path) == before
 
 
 # nothing outside

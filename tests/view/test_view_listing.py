@@ -12,8 +12,9 @@ import pytest
 from filelock import FileLock
 
 from polyfed.core.errors import BadInput
-from polyfed.view.listing import Folder, Row
+from polyfed.view.listing import Folder
 from polyfed.view.reading import TAIL, last_lines, read
+from polyfed.view.rows import Row
 from rundirs import add_round, write_front, write_run
 
 
@@ -197,6 +198,13 @@ def test_links_out_of_the_folder_and_pipes_are_not_read(tmp_path: Path, file: st
     rows = looked(root)
     assert rows["bad"]["state"] == "broken"
     assert "secret" not in json.dumps(rows)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with pipes")
+def test_a_lock_that_is_a_pipe_keeps_nobody(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", rounds=1, done=False)
+    os.mkfifo(run / ".lock")
+    assert looked(tmp_path)["a"]["state"] == "stopped"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with links")

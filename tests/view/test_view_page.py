@@ -144,6 +144,18 @@ def test_a_selection_is_compared(server: Served, open_page: Open) -> None:
     assert opened.said == []
 
 
+def test_a_command_is_copied_and_a_figure_saved(server: Served, open_page: Open) -> None:
+    opened = open_page(f"{server.url}#run=done", permissions=["clipboard-read", "clipboard-write"])
+    page = opened.page
+    page.get_by_role("button", name="Copy: Use its model on new rows").click()
+    assert page.evaluate("navigator.clipboard.readText()").endswith("done rows.csv")
+    page.locator("#figure-losses[data-drawn]").wait_for()
+    with page.expect_download() as saved:
+        page.locator("#figure-losses").get_by_role("button", name="SVG").click()
+    assert saved.value.suggested_filename == "losses.svg"
+    assert opened.said == []
+
+
 # the front
 
 
@@ -334,16 +346,26 @@ def test_everything_has_a_name_and_the_keyboard_is_enough(server: Served, open_p
     page.get_by_role("heading", name="2 runs compared").wait_for()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark(server: Served, open_page: Open, scheme: str) -> None:
-    opened = open_page(f"{server.url}#run=done", scheme=scheme)
+def test_light_and_dark(server: Served, open_page: Open) -> None:
+    opened = open_page(f"{server.url}#run=done")
     page = opened.page
     page.locator("#figure-losses[data-drawn]").wait_for()
-    background = "getComputedStyle(document.body).backgroundColor"
-    dark = sum(int(part) for part in page.evaluate(background)[4:-1].split(",")[:3]) < 300
-    assert dark == (scheme == "dark")
+    inked = f"{LOSSES}.layout.font.color"
+
+    def dark() -> bool:
+        told: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in told[4:-1].split(",")) < 300
+
+    assert not dark()
+    ink = page.evaluate(inked)
+    page.emulate_media(color_scheme="dark")
+    assert dark()
+    until(page, f"{inked} !== '{ink}'")  # the figures follow
     page.get_by_role("button", name="Dark").click()
-    assert dark != (sum(int(part) for part in page.evaluate(background)[4:-1].split(",")[:3]) < 300)
+    assert not dark()
+    page.reload()  # the choice is kept
+    page.locator("#figure-losses[data-drawn]").wait_for()
+    assert not dark()
     assert opened.said == []
 
 

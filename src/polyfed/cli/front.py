@@ -14,7 +14,8 @@ from polyfed.cli.common import SET, AllowCode, AsJson, errors_as_sentences, stud
 from polyfed.core.errors import BadInput, shown, visible
 
 SOURCE = "A TOML file, a built-in name (polyfed list experiments), or the folder of a front."
-ROUNDS = "Rounds of every point but the first, which has the experiment's; default: half of those."
+ROUNDS = "Rounds of every point but the first; default: half of the first's."
+FIRST = "Rounds of the first point, which begins with no neighbour's model; default: the experiment's."
 METHOD = "Points by preferences (FedCMOO-Pref), by fixed weights, or both."
 REFERENCE = "The reference point of the hypervolume, a loss by objective: left=3,right=3."
 PICK = "Of a front: write the model for a preference, left=0.6,right=0.4: more asks for a smaller loss."
@@ -32,6 +33,7 @@ def front(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT|FRONT", help=SOURCE)],
     points: Annotated[int | None, typer.Option(help="How many points of each kind; default: 11.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help=ROUNDS)] = None,
+    first_rounds: Annotated[int | None, typer.Option(min=1, help=FIRST)] = None,
     method: Annotated[Method, typer.Option(help=METHOD)] = Method.preference,
     reference: Annotated[str | None, typer.Option(metavar="NAME=LOSS,...", help=REFERENCE)] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)] = None,
@@ -53,8 +55,9 @@ def front(
         from polyfed.study.tradeoff import front as trace_front
 
         found = trace_front(
-            experiment, points=points, rounds=rounds, method=method.value, reference=_numbers(reference, "--reference"),
-            settings=set_ or (), seed=seed, out=out, allow_code=allow_code or (), progress=True,
+            experiment, points=points, rounds=rounds, first_rounds=first_rounds, method=method.value,
+            reference=_numbers(reference, "--reference"), settings=set_ or (), seed=seed, out=out,
+            allow_code=allow_code or (), progress=True,
         )  # fmt: skip
         report, why = study_report(found.path)
         if json_:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,7 +47,13 @@ def _ready(folder: Path, door: Door, open_: bool) -> None:
             "Whoever has this address with its token can read the runs of the folder; nobody else can.", file=sys.stderr
         )
     print("Ctrl-C ends it; runs go on.", file=sys.stderr)
-    if open_:
+    if open_ and _has_screen():
+        import threading
         import webbrowser
 
-        webbrowser.open(door.url)
+        threading.Thread(target=webbrowser.open, args=(door.url,), daemon=True).start()  # it may take its time
+
+
+def _has_screen() -> bool:
+    """Whether a browser has windows; on a server it would be one of text, in this very terminal."""
+    return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -49,23 +49,25 @@ def look(place: int) -> Look:
 
 def cast(records: Sequence[Record]) -> list[Role]:
     """The roles of some runs, in their order; methods come in the order of their first runs."""
-    groups: dict[Any, list[int]] = {}
-    for i, record in enumerate(records):
-        key = tuple(sorted((k, as_text(v)) for k, v in what_it_is(record).items())) if record.settings else i
-        groups.setdefault(key, []).append(i)
-    several = _repeated(records, groups.values())
-    if several:  # one seed twice is no repetition: name each run for itself
-        groups = {i: [i] for i in range(len(records))}
-    names = _names([[records[i] for i in group] for group in groups.values()])
+    groups = _groups(records)
+    names = _names([[records[i] for i in group] for group in groups])
     roles: dict[int, Role] = {}
-    for place, (group, name) in enumerate(zip(groups.values(), names, strict=True)):
+    for place, (group, name) in enumerate(zip(groups, names, strict=True)):
         roles |= {i: Role(records[i], name, place) for i in group}
     return [roles[i] for i in range(len(records))]
 
 
-def _repeated(records: Sequence[Record], groups: Any) -> bool:
-    """Whether runs of one method have one seed, too."""
-    return any(len({records[i].seed for i in group}) < len(group) for group in groups)
+def _groups(records: Sequence[Record]) -> list[list[int]]:
+    """The places of runs that differ in their seeds alone; one seed twice is no repetition, and each run is alone."""
+    groups: dict[Any, list[int]] = {}
+    for i, record in enumerate(records):
+        key = tuple(sorted((k, as_text(v)) for k, v in what_it_is(record).items())) if record.settings else i
+        groups.setdefault(key, []).append(i)
+    found = []
+    for group in groups.values():
+        apart = len({str(records[i].seed) for i in group}) == len(group)
+        found += [group] if apart else [[i] for i in group]
+    return sorted(found, key=lambda group: group[0])
 
 
 def _names(groups: list[list[Record]]) -> list[str]:
@@ -74,7 +76,16 @@ def _names(groups: list[list[Record]]) -> list[str]:
     if all(names) and len({group[0].algorithm for group in groups}) == 1 < len(groups):
         names = [name.split(" ", 1)[-1] for name in names]  # what all of them are called tells nothing
     own = [group[0].name for group in groups]
-    return [mine if not name or names.count(name) > 1 else name for name, mine in zip(names, own, strict=True)]
+    return _unique([mine if not name or names.count(name) > 1 else name for name, mine in zip(names, own, strict=True)])
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names of which no two are the same: those that come again have a number behind them."""
+    found: list[str] = []
+    for name in names:
+        more = (f"{name} ({k})" for k in range(2, len(names) + 2))
+        found.append(name if name not in found else next(one for one in more if one not in found))
+    return found
 
 
 def _described(record: Record, others: Sequence[Record]) -> str:

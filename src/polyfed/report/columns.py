@@ -13,6 +13,7 @@ from polyfed.report.figure import NONE, Numbers
 
 Path = tuple[str, ...]  # of keys: ('losses', 'left'), ('gap',)
 NAN = float("nan")
+LARGEST = 1 << 1000  # of whole numbers, which would not fit else
 ASIDE = ("cohort", "failures", "groups", "idle", "client_weights")  # by client: kept in another form, or not at all
 
 
@@ -131,7 +132,7 @@ def _flatten(table: Mapping[str, Any], above: Path, keys: list[Path], values: li
     """The numbers of a table and of those in it, by their paths; null is NaN."""
     for key, value in table.items():
         kind = type(value)
-        if kind is float or kind is int:
+        if kind is float or (kind is int and -LARGEST < value < LARGEST):
             keys.append((*above, key))
             values.append(value)
         elif kind is dict:
@@ -139,6 +140,12 @@ def _flatten(table: Mapping[str, Any], above: Path, keys: list[Path], values: li
         elif value is None:
             keys.append((*above, key))
             values.append(NAN)
+
+
+def as_number(value: Any) -> float:
+    """A number as a float; NaN for whatever is none, or is too large to be one."""
+    fits = type(value) is float or (type(value) is int and -LARGEST < value < LARGEST)
+    return float(value) if fits else NAN
 
 
 def _list(value: Any) -> list[Any]:

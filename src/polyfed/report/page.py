@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
@@ -24,7 +25,7 @@ from polyfed.report.sections import (
 )
 from polyfed.report.studies import study_sections
 
-SCRIPTS = ("theme.js", "figures.js", "page.js")
+SCRIPTS = ("unpack.js", "theme.js", "figures.js", "page.js")
 
 
 def page(records: Sequence[Record], figures: Sequence[Figure], title: str, studies: Sequence[Study] = ()) -> str:
@@ -39,10 +40,11 @@ def page(records: Sequence[Record], figures: Sequence[Figure], title: str, studi
     from polyfed import __version__
 
     told = study_sections(studies)
-    whole = bool(told) and len(records) == sum(len(study.records) for study in studies)  # each has a table of its own
+    covered = {id(record) for study in studies for record in study.records}
+    whole = bool(told) and all(id(record) in covered for record in records)  # a study has a table of its own
     before = [*told, None if whole else results_section(records)]
     after = [failures_section(records), differences_section(records), experiments_section(records)]
-    scripts = [plotly_script(), *(web(name) for name in SCRIPTS)]
+    plotly, scripts = plotly_script(), [web(name) for name in SCRIPTS]
     names = {
         "study": "Study",
         "results": "Results",
@@ -53,7 +55,7 @@ def page(records: Sequence[Record], figures: Sequence[Figure], title: str, studi
     parts = "".join(part for part in (*before, '<section id="figures"', *after) if part)
     links = [tag("a", word, href=f"#{key}") for key, word in names.items() if f'id="{key}"' in parts]
     return Template(web("page.html")).substitute(
-        policy=policy(scripts),
+        policy=policy([plotly, *scripts]),
         version=text(__version__),
         title=text(title),
         style=web("page.css"),
@@ -62,6 +64,7 @@ def page(records: Sequence[Record], figures: Sequence[Figure], title: str, studi
         before="".join(part for part in before if part),
         after="".join(part for part in after if part),
         data=in_script([packed(figure) for figure in figures]),
+        plotly=base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode(),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
@@ -83,7 +86,7 @@ def policy(scripts: Sequence[str]) -> str:
     """What the browser lets the page do: run these very scripts, no others, and reach nothing.
 
     Args:
-        scripts: the texts of the page's script elements.
+        scripts: the texts of the page's script elements, that of plotly.js among them.
     """
     sums = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{one}'" for one in sums)

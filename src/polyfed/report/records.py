@@ -122,9 +122,8 @@ class Record:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """The lines of clients.jsonl, 'round', 'split', 'names' and 'clients'; empty where they were not asked for."""
-        if self.path is None:
-            return list(self._clients)
-        return [line for line in Tail(self.path / "clients.jsonl").read() if isinstance(line.get("clients"), dict)]
+        lines = self._clients if self.path is None else Tail(self.path / "clients.jsonl").read()
+        return [line for line in lines if isinstance(line.get("clients"), dict)]
 
     @property
     def state(self) -> State:

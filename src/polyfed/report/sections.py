@@ -187,7 +187,8 @@ def failures_section(records: Sequence[Record]) -> Html | None:
     found: dict[tuple[str, str, str], list[int]] = {}
     for record in records:
         for one in record.columns.failures:
-            found.setdefault((record.name, _client(one), str(one.get("why", ""))), []).append(int(one["round"]))
+            when = one["round"] if isinstance(one["round"], int) else 0
+            found.setdefault((record.name, _client(one), str(one.get("why", ""))), []).append(when)
     if not found:
         return None
     most = sorted(found.items(), key=lambda item: -len(item[1]))

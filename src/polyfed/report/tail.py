@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+LAST_ROUND = 1 << 53  # beyond it, numbers of rounds are not exact
 LAST = 1 << 16  # bytes at the end in which the last line is looked for first
 
 
@@ -67,5 +68,9 @@ def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
             line = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(line, dict) and isinstance(line.get("round"), int):
+        if isinstance(line, dict) and _is_round(line.get("round")):
             yield line
+
+
+def _is_round(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < LAST_ROUND

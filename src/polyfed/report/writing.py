@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from polyfed.core.errors import BadInput, cut, shown
 from polyfed.report.csv_files import write_csv
 from polyfed.report.drawing import save
@@ -19,7 +21,7 @@ from polyfed.report.thinning import thinned
 
 PAGE = Path("report.html")
 POINTS = (400, 200, 100, 50, 25)  # of a series: as many as the page has room for
-ROOM = 450_000  # numbers of a page, 2.4 MB of text
+ROOM = 900_000  # numbers of a page, 4.8 MB of text
 TITLES = {"compare": "Comparison", "front": "Front", "tune": "Tuning"}
 
 
@@ -52,18 +54,27 @@ def write_report(
     if not found.records:
         why = cut(found.skipped[0], 150) if found.skipped else f"there is none in {shown(str(paths[0]))}."
         raise BadInput(f"A report is of at least one run: {why} A run is a directory that holds an experiment.toml.")
-    figures = [*searched(found.studies), *figures_of(found.records)]
     done = Written(skipped=found.skipped)
-    if out or not (png or pdf or csv):
-        text = page(found.records, small(figures), title_of(found), found.studies)
-        done.written.append(_write(out or PAGE, text))
-    if png:
-        done.written += save(map(thinned, figures), png, "png")
-    if pdf:
-        done.written += save(map(thinned, figures), pdf, "pdf")
+    with np.errstate(over="ignore", invalid="ignore"):  # a run that diverged has any numbers
+        figures = _figures(found)
+        if out or not (png or pdf or csv):
+            text = page(found.records, small(figures), title_of(found), found.studies)
+            done.written.append(_write(out or PAGE, text))
+        if png:
+            done.written += save(map(thinned, figures), png, "png")
+        if pdf:
+            done.written += save(map(thinned, figures), pdf, "pdf")
     if csv:
         done.written += write_csv(figures, csv)
     return done
+
+
+def _figures(found: Found) -> list[Figure]:
+    """Those of searches and of runs; of a front, the front first."""
+    figures = [*searched(found.studies), *figures_of(found.records)]
+    if any(study.kind == "front" for study in found.studies):
+        figures.sort(key=lambda figure: figure.key != "front")
+    return figures
 
 
 def left_over(record: Record, studies: Sequence[Study]) -> bool:

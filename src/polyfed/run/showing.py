@@ -92,6 +92,11 @@ def record_of(history: History) -> Record:
     return Record.of(history, "run")
 
 
+def inline(svg: str) -> str:
+    """A drawing in a notebook: on one line, as notebooks are kept in files, and white under dark themes, too."""
+    return f'<div style="display:inline-block;background:white">{" ".join(svg.split())}</div>'
+
+
 def losses_svg(record: Record) -> str:
     """The losses as a picture in a page; '' where nothing can be drawn."""
     from polyfed.report.drawing import svg
@@ -99,10 +104,7 @@ def losses_svg(record: Record) -> str:
 
     try:
         figure = losses([record])
-        if figure is None:
-            return ""
-        drawing = " ".join(svg(figure).split())  # on one line: notebooks are kept in files
-        return f'<div style="display:inline-block;background:white">{drawing}</div>'
+        return "" if figure is None else inline(svg(figure))
     except Exception:  # without matplotlib, or whatever stands in its way, there is the table
         return ""
 

@@ -38,12 +38,10 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from polyfed.core.code import rule_restored, trusted
 from polyfed.core.errors import BadInput, Interrupted, shown
 from polyfed.core.federation import Federation
 from polyfed.core.problem import Problem
-from polyfed.core.settings import Settings
-from polyfed.experiment.reading import experiment_name, folder, read
+from polyfed.study.asked import read_experiment
 from polyfed.study.cells import LOCK, STUDY, Cell, check_folder, locked, read_study, write_study
 from polyfed.study.comparison import Comparison
 from polyfed.study.grid import Grid, make_grid, read_choices, read_settings
@@ -123,7 +121,7 @@ def compare(
         found = f"also {', '.join(more)}" if more else "neither"
         raise BadInput(f"Name an experiment, or give problem and federation with arguments of train. Found {found}.")
     with ExitStack() as stack:
-        name, keys, where = _read(experiment, allow_code, stack)
+        name, keys, where = read_experiment(experiment, allow_code, stack)
         keys |= {} if rounds is None else {"rounds": rounds}
         grid = make_grid(keys, read_choices(algorithms), read_settings(settings), _seeds(seeds, keys.get("seed", 0)))
         for note in grid.notes if progress else ():
@@ -149,19 +147,6 @@ def _pools(study: _Study, where: str, jobs: int | None) -> Open:
         return Pool(study.folder, study.name, jobs=many, folder=where, told=told)
 
     return opened
-
-
-def _read(experiment: Any, allow_code: Sequence[str], stack: ExitStack) -> tuple[str, Settings, str]:
-    """An experiment's name and keys, and the folder of its own functions; names in a dict are its author's."""
-    if isinstance(experiment, Mapping):
-        stack.enter_context(trusted())
-        keys = dict(experiment)
-        return experiment_name(keys.pop("name", "python")), keys, ""
-    if not isinstance(experiment, str | Path):
-        raise BadInput(f"experiment should be a file, a built-in name or a dict. Found {shown(experiment)}.")
-    stack.enter_context(rule_restored())
-    name, keys = read(str(experiment), allow_code)
-    return name, keys, folder(str(experiment))
 
 
 def _seeds(seeds: Any, first: Any) -> list[int]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyfed.core.errors import BadInput, nearest, shown
+from polyfed.run.showing import inline
 from polyfed.study.cells import STUDY, read_study
 from polyfed.study.showing import as_html, as_text
+
+if TYPE_CHECKING:
+    from polyfed.report.figure import Figure
 
 About = dict[str, Any]
 
@@ -65,23 +69,27 @@ class Comparison:
                 }
                 yield {"method": row["row"], "seed": seed, **named, **figures, **totals, **to}
 
-    def plot(self, figure: str = "", x: str = "") -> Any:
-        """A `matplotlib.figure.Figure`; needs polyfed[report].
+    def plot(self, kind: str = "", x: str = "") -> Any:
+        """A figure of the runs, a `matplotlib.figure.Figure`; needs polyfed[report].
 
         Args:
-            figure: which, by its key: 'compared-accuracy', 'losses', 'metrics', ...; '' for means and spreads of the
-                table's first metric.
-            x: what curves are drawn against: 'round', 'bytes_up', 'seconds', ...; '' for rounds.
+            kind: which: 'compared-accuracy', 'losses', ...; another word is answered with all there are; '' for means
+                and spreads of the table's first metric.
+            x: what curves are drawn against, 'round', 'bytes_up', ...; '' for the first choice.
         """
         from polyfed.report.drawing import draw
+
+        return draw(self._figure(kind), x)
+
+    def _figure(self, kind: str = "") -> Figure:
         from polyfed.report.figures import figures_of
         from polyfed.report.records import Record
 
         made = {one.key: one for one in figures_of([Record.read(run) for run in self.runs])}
-        key = figure or f"compared-{next((one['metric'] for one in self.about['figures']), 'loss')}"
+        key = kind or f"compared-{next((one['metric'] for one in self.about['figures']), 'loss')}"
         if key not in made:
-            raise BadInput(f"The comparison has no figure {shown(key)}.{nearest(key, made)}")
-        return draw(made[key], x)
+            raise BadInput(f"The comparison has no figure {shown(key)}.{nearest(str(key), made)}")
+        return made[key]
 
     def __str__(self) -> str:
         return as_text(self.about)
@@ -90,4 +98,13 @@ class Comparison:
         return f"Comparison({str(self.study)!r}, {len(self.about['table'])} methods, {len(self.runs)} runs)"
 
     def _repr_html_(self) -> str:
-        return as_html(self.about)
+        return as_html(self.about) + self._drawing()
+
+    def _drawing(self) -> str:
+        """Means and spreads as a picture in a page; '' where nothing can be drawn."""
+        from polyfed.report.drawing import svg
+
+        try:
+            return inline(svg(self._figure()))
+        except Exception:  # without matplotlib, with one method, or runs that are gone: there is the table
+            return ""

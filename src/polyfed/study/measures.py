@@ -103,7 +103,7 @@ def _order(metrics: Iterable[str]) -> list[str]:
 
 
 def shown_measures(measures: Sequence[Measure]) -> list[Measure]:
-    """Those that a table has room for: all objectives', each objective's first, or of many their mean and their worst."""
+    """Those that a table has room for: all, each objective's first, or of many objectives the mean and the worst."""
     single = [one for one in measures if one.objective]
     over = [one for one in measures if not one.objective]
     first = list({one.objective: one for one in reversed(single)}.values())[::-1]

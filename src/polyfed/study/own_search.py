@@ -25,7 +25,7 @@ from polyfed.study.hopeless import read_judge
 from polyfed.study.own import OURS, plainly
 from polyfed.study.parameters import check_keys
 from polyfed.study.runner import AGAIN, Outcome, Teller, Told, finished
-from polyfed.study.search import ROUNDS, Request, Search, Watchers, measured, own_values
+from polyfed.study.search import ROUNDS, Request, Search, Watchers, check_rows, measured, own_values
 
 NAME = "python"
 VARIED = ("algorithm", "cohort")  # what of `train`'s arguments may be a parameter
@@ -57,16 +57,10 @@ def of_problem(own: OwnTrial, algorithm: Algorithm | str | Mapping[str, Any], re
     _check_arguments(own, request)
     problem = made(own.problem, Problem, "problem")[0]
     federation = made(own.federation, Federation, "federation")[0]
-    if federation.valid is None:
-        raise BadInput(
-            "Trials are compared on validation rows, and the federation has none: make it with valid=0.1, say, so that "
-            "each client keeps some of its own aside."
-        )
-    chosen = (
-        choose(algorithms, algorithm, "algorithm", Algorithm) if isinstance(algorithm, str | Mapping) else algorithm
-    )
-    method = check_algorithm(chosen)
+    named = isinstance(algorithm, str | Mapping)
+    method = check_algorithm(choose(algorithms, algorithm, "algorithm", Algorithm) if named else algorithm)
     parts = one_part(problem, federation, method)
+    check_rows(parts)
     tried = _keys(own, method) | {"fingerprint": fingerprint(parts)}
     check_keys(request.parameters, tried)
     study = Path(request.out or f"runs/tune-{NAME}")

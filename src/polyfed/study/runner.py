@@ -20,148 +20,48 @@ or, where the next cell depends on the last ones, `pool.submit(cell)` and `pool.
 
 from __future__ import annotations
 
-import copy
-import json
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-import tomli_w
 import torch
 
-from polyfed.core.errors import BadInput, Interrupted, PolyfedError, cut
+from polyfed.core.errors import BadInput, Interrupted, PolyfedError
 from polyfed.core.settings import Settings
-from polyfed.data.build import build_data
 from polyfed.engines.local.nursery import Nursery
-from polyfed.experiment.building import Load, plan
-from polyfed.experiment.reading import parse
-from polyfed.run.callbacks import Callback, RunView
-from polyfed.run.directory import RunDirectory, check_same
-from polyfed.run.loop import execute
-from polyfed.run.plan import Plan
 from polyfed.study.cells import Cell
+from polyfed.study.running import (
+    AGAIN,
+    OUTPUT,
+    DataOnce,
+    Line,
+    Outcome,
+    Prepare,
+    Teller,
+    Told,
+    broken,
+    finished,
+    run_cell,
+)
+from polyfed.study.worker import Worker
 
-Line = Mapping[str, Any]
-Told = Callable[[Cell, Line], str | None]
-Prepare = Callable[[Cell, Plan], Plan]
-OUTPUT = "output.log"
-AGAIN = "the same command goes on from the checkpoints"
+__all__ = [
+    "AGAIN", "OUTPUT", "DataOnce", "Line", "Outcome", "Pool", "Prepare", "Teller", "Told", "check_jobs", "default_jobs",
+    "finished", "run_cell",
+]  # fmt: skip
 TURN = 0.2  # seconds after which a signal is looked for
 GRACE = 5.0  # seconds that workers have to write a checkpoint
 HEARD = 0.5  # seconds after which a worker that works on has not had a signal
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a cell.
-
-    Args:
-        cell: which.
-        run: its directory; of a cell that was refused, there is none on the disk.
-        summary: what result.json says; None if the run did not come to its end.
-        why: of a cell that failed, one sentence.
-        bad: whether its input was refused, so that nothing was run.
-    """
-
-    cell: Cell
-    run: Path
-    summary: dict[str, Any] | None = None
-    why: str = ""
-    bad: bool = False
-
-
-def finished(study: Path, cell: Cell) -> Outcome | None:
-    """The outcome of a cell that an earlier call has finished; None if it is to be run."""
-    run = study / cell.name
-    if not (run / "result.json").is_file():
-        return None
-    try:
-        return Outcome(cell, run, RunDirectory.open(run).result())
-    except BadInput as error:
-        return Outcome(cell, run, why=str(error), bad=True)
-
-
-def run_cell(
-    study: Path,
-    name: str,
-    cell: Cell,
-    *,
-    folder: str = "",
-    load: Load = build_data,
-    callbacks: Sequence[Callback] = (),
-    prepare: Prepare | None = None,
-) -> Outcome:
-    """Run a cell in this process, or go on with it.
-
-    Args:
-        study: its folder.
-        name: the experiment's.
-        cell: which.
-        folder: where the experiment's own functions lie, as `polyfed.experiment.reading.folder` says.
-        load: makes the data.
-        callbacks: who is told of every round, besides the experiment's.
-        prepare: changes what is run.
-    """
-    run = study / cell.name
-    try:
-        made, resolved = plan(name, copy.deepcopy(cell.settings), load=load)
-        made = made if prepare is None else prepare(cell, made)
-        made = replace(made, callbacks=(*made.callbacks, *callbacks))
-        settings = {"name": name, "folder": folder, **resolved}
-        return Outcome(cell, run, execute(made, _directory(run, name, settings)).summary)
-    except Interrupted:
-        raise
-    except BadInput as error:
-        return Outcome(cell, run, why=str(error), bad=True)
-    except PolyfedError as error:
-        return Outcome(cell, run, why=str(error))
-
-
-def _directory(run: Path, name: str, settings: Settings) -> RunDirectory:
-    """A cell's run: a new one, or that which an earlier call began with the same settings."""
-    if not (run / "experiment.toml").is_file():
-        return RunDirectory.create(run, name, settings)
-    found = RunDirectory.open(run)
-    check_same(run, found.started(), parse(tomli_w.dumps(settings).encode(), str(run)), "What a setting stands for")
-    return found
-
-
-class DataOnce:
-    """Makes data, and remembers those that the last cell used.
-
-    Args:
-        make: from a [data] table and a seed.
-    """
-
-    def __init__(self, make: Load = build_data) -> None:
-        self._make = make
-        self._kept: dict[str, Any] = {}
-        self._used: set[str] = set()
-
-    def __call__(self, table: Settings, seed: int) -> Any:
-        key = json.dumps([seed, table], sort_keys=True, default=str)
-        if key not in self._kept:
-            for old in set(self._kept) - self._used:
-                del self._kept[old]  # before more is loaded
-            self._kept[key] = self._make(table, seed)
-        self._used.add(key)
-        dataset, federation, resolved = self._kept[key]
-        return dataset, federation, copy.deepcopy(resolved)
-
-    def begin(self) -> None:
-        """A cell begins: what it does not use makes room."""
-        self._used = set()
 
 
 def default_jobs(settings: Iterable[Settings], cells: int) -> int:
@@ -193,102 +93,6 @@ def _alone(settings: Settings) -> bool:
     device = table.get("device", {"local": "cpu", "batched": "auto"}.get(name, "cpu"))
     on_host = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
     return name in ("local", "wire", "batched") and table.get("workers", 1) == 1 and on_host
-
-
-class Teller(Callback):
-    """Tells of each round in this process, and ends the run if it is answered.
-
-    Args:
-        cell: which the run is of.
-        told: is told; what it raises is not the run's, which stays as it is, to be gone on with.
-    """
-
-    def __init__(self, cell: Cell, told: Told) -> None:
-        self._cell, self._told = cell, told
-
-    def on_round(self, run: RunView, line: Line) -> None:
-        try:
-            why = self._told(self._cell, line)
-        except PolyfedError as error:
-            raise Interrupted(str(error)) from error
-        if why is not None:
-            run.stop(why)
-
-
-# in a worker
-
-
-class _Messenger(Callback):
-    """Sends each round's line to the process that asked for the run, and does as it says."""
-
-    def __init__(self, pipe: Connection, asks: bool) -> None:
-        self._pipe, self._asks = pipe, asks
-
-    def on_round(self, run: RunView, line: Line) -> None:
-        try:
-            self._pipe.send(("line", dict(line)))
-            while self._asks or self._pipe.poll():
-                what, why = self._pipe.recv()
-                if what == "interrupt":
-                    raise Interrupted(f"Stopped after round {run.round} of {run.rounds}; {AGAIN}.")
-                if what == "end":
-                    run.stop(why)
-                break
-        except (OSError, EOFError):
-            raise Interrupted("The process that asked for the run is gone.") from None
-
-
-class _Worker:
-    """A worker's life: cells come, lines and outcomes go.
-
-    Args:
-        pool: what the study is of.
-    """
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-
-    def __call__(self, place: int, pipe: Connection) -> None:
-        torch.set_num_threads(1)  # threads of the process before the fork are not here
-        self._redirect()
-        load = DataOnce()
-        with suppress(EOFError, OSError):
-            while True:
-                what, cell = pipe.recv()
-                if what != "cell":
-                    continue  # a word to the cell before, which was done
-                load.begin()
-                pipe.send(self._outcome(cell, pipe, load))
-
-    def _outcome(self, cell: Cell, pipe: Connection, load: DataOnce) -> tuple[str, Any]:
-        pool = self.pool
-        try:
-            callbacks = [_Messenger(pipe, pool.asks)]
-            found = run_cell(
-                pool.study, pool.name, cell, folder=pool.folder, load=load, callbacks=callbacks, prepare=pool.prepare
-            )
-            return "done", found
-        except (Interrupted, KeyboardInterrupt) as error:
-            return "interrupted", str(error)
-        except Exception as error:
-            return "done", _broken(pool.study, cell, error)
-
-    def _redirect(self) -> None:
-        """What is printed here would spoil the table that the other process shows."""
-        with (self.pool.study / OUTPUT).open("ab") as file:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-
-
-def _broken(study: Path, cell: Cell, error: Exception) -> Outcome:
-    """A cell that failed in a way that nobody has a sentence for: the traceback is kept."""
-    with suppress(OSError), (study / OUTPUT).open("a", encoding="utf-8") as file:
-        traceback.print_exception(error, file=file)
-    why = cut(f"{type(error).__name__}: {error}")
-    return Outcome(cell, study / cell.name, why=f"{why}; the traceback is in {study / OUTPUT}.")
-
-
-# in the process that asks
 
 
 @dataclass
@@ -361,7 +165,9 @@ class Pool:
 
     def __enter__(self) -> Pool:
         if self.jobs > 1:
-            self._nursery = Nursery(_Worker(self))  # before anything here has begun a thread
+            self._nursery = Nursery(
+                Worker(self.study, self.name, self.folder, self.prepare, self.asks)
+            )  # before anything here has begun a thread
             self._open.callback(self._nursery.close)
             self._hands = [_Hand(*self._nursery.start(place)) for place in range(self.jobs)]
             self._open.enter_context(self._signals.caught())
@@ -422,7 +228,7 @@ class Pool:
                 raise error.__cause__ from None
             raise Interrupted(f"Stopped; {AGAIN}.") from None
         except Exception as error:
-            return _broken(self.study, cell, error)
+            return broken(self.study, cell, error)
 
     def _feed(self) -> None:
         """Cells to the workers that have nothing to do, those first whose data a worker has, or no other has."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from polyfed.core.errors import BadInput, shown
+from polyfed.core.part import Parts
 from polyfed.core.settings import Settings
 from polyfed.experiment.building import plan as build_plan
 from polyfed.experiment.reading import override
@@ -127,6 +128,7 @@ def of_experiment(
     check_folder(study, "tune")
     with one_thread():
         plan, resolved = build_plan(name, copy.deepcopy(tried))
+    check_rows(plan.parts)
     judge, note = read_judge(request.by, plan)
     if jobs is not None:
         check_jobs(jobs, [tried])
@@ -177,6 +179,22 @@ def _table(settings: Settings, key: str) -> Settings:
         raise BadInput(f"{key} should be a table. Found {shown(found)}.")
     table: Settings = settings[key]
     return table
+
+
+def check_rows(parts: Parts) -> None:
+    """Refuse to compare trials on rows that nobody has.
+
+    Args:
+        parts: the models and their data.
+    """
+    for name, part in parts.items():
+        valid = part.federation.valid
+        if valid is None or not valid.length.sum():
+            whose = f" of model {name!r}" if name else ""
+            raise BadInput(
+                f"Trials are compared on validation rows, and no client{whose} keeps any: set data.valid, or valid= of "
+                "the federation, to the fraction of its rows that each is to keep aside; of a single row that is none."
+            )
 
 
 def measured(evaluate: Settings, rounds: Any, watched: bool) -> None:

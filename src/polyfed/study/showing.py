@@ -14,7 +14,7 @@ from rich.text import Text
 from polyfed.core.errors import visible
 from polyfed.study.measures import COSTS
 
-LEFT = ' style="text-align:left"'
+LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right;padding-left:1em"'
 
 
 def number(metric: str, value: float | None) -> str:
@@ -165,9 +165,9 @@ def _html(block: Block) -> str:
     head = _line("th", block.heads, [False] * len(block.heads))
     rows = "".join(_line("td", texts, best) for texts, best in zip(block.rows, block.best, strict=True))
     title = html.escape(block.title)
-    return f"<table><caption>{title}</caption><thead>{head}</thead><tbody>{rows}</tbody></table>"
+    return f"<table><caption{LEFT}>{title}</caption><thead>{head}</thead><tbody>{rows}</tbody></table>"
 
 
 def _line(tag: str, texts: Sequence[str], best: Sequence[bool]) -> str:
     inner = [f"<b>{html.escape(t)}</b>" if of else html.escape(t) for t, of in zip(texts, best, strict=True)]
-    return f"<tr>{''.join(f'<{tag}{LEFT * (not i)}>{text}</{tag}>' for i, text in enumerate(inner))}</tr>"
+    return f"<tr>{''.join(f'<{tag}{RIGHT if i else LEFT}>{text}</{tag}>' for i, text in enumerate(inner))}</tr>"

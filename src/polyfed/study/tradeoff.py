@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 from polyfed.algorithms import Algorithm
 from polyfed.algorithms import algorithms as methods
-from polyfed.core.code import rule_restored, trusted
+from polyfed.core.code import trusted
 from polyfed.core.errors import BadInput, shown, visible
 from polyfed.core.federation import Federation
 from polyfed.core.problem import Problem
-from polyfed.core.settings import Settings, choose
+from polyfed.core.settings import choose
 from polyfed.experiment.building import check_algorithm
-from polyfed.experiment.reading import experiment_name, folder, read
 from polyfed.experiment.recording import made
+from polyfed.study.asked import read_experiment
 from polyfed.study.cells import Cell
 from polyfed.study.front import Front, Kind, Point
 from polyfed.study.grid import read_settings
@@ -97,26 +97,13 @@ def front(
             return trace(trainer, where, "python", kinds, points, reference, watch.point)
         if experiment is None or more or algorithm is not None:
             raise BadInput("Name an experiment, or give problem, federation and algorithm with arguments of train.")
-        name, keys, code = _read(experiment, allow_code, stack)
+        name, keys, code = read_experiment(experiment, allow_code, stack)
         keys |= {key: value for key, value in (("rounds", first_rounds), ("seed", seed)) if value is not None}
         where = Path(out or f"runs/front-{name}")
         of = OfExperiment(where, name, keys, read_settings(settings), kinds, rounds, code, watch.line)
         for note in of.notes if progress else ():
             print(visible(note), file=sys.stderr)
         return trace(of, where, name, kinds, points, reference, watch.point)
-
-
-def _read(experiment: Any, allow_code: Sequence[str], stack: ExitStack) -> tuple[str, Settings, str]:
-    """An experiment's name and keys, and the folder of its own functions; names in a dict are its author's."""
-    if isinstance(experiment, Mapping):
-        stack.enter_context(trusted())
-        keys = dict(experiment)
-        return experiment_name(keys.pop("name", "python")), keys, ""
-    if not isinstance(experiment, str | Path):
-        raise BadInput(f"experiment should be a file, a built-in name or a dict. Found {shown(experiment)}.")
-    stack.enter_context(rule_restored())
-    name, keys = read(str(experiment), allow_code)
-    return name, keys, folder(str(experiment))
 
 
 def _methods(given: Any, kinds: Sequence[Kind]) -> dict[Kind, Algorithm]:

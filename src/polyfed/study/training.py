@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -127,7 +128,7 @@ class OfExperiment(Trainer):
         """The run of a point; its name goes by its neighbour's name, not by where the folder lies."""
         base = self.settings[wanted.kind]
         own = base["algorithm"]
-        settings = {**base, "algorithm": {**own, **_told(wanted, methods[own["name"]], own.get("min_weight"))}}
+        settings = {**base, "algorithm": {**own, **_told(wanted, methods[own["name"]], own)}}
         named = settings
         if wanted.start:
             settings["rounds"] = self.rounds
@@ -138,17 +139,22 @@ class OfExperiment(Trainer):
         return Cell(wanted.words, self.seed, settings, words, {"kind": wanted.kind, **wanted.preference})
 
 
-def _told(wanted: Wanted, method: type[Any], min_weight: float | None) -> Settings:
-    """The settings that tell a method where to go.
+def _told(wanted: Wanted, method: type[Any], own: Settings) -> Settings:
+    """The settings that tell a method where to go, and to arrive there: a step size that is one number falls to 0 along
+    half a cosine, or the last round's noise would be a part of the point.
 
     Args:
         wanted: the point.
         method: the class.
-        min_weight: as it was set; at an end, where an objective would count for nothing, it counts for a little.
+        own: what it is set to; at an end, where an objective would count for nothing, it counts for a little.
     """
     told: Settings = {SETTING[wanted.kind]: dict(wanted.preference)}
-    if "min_weight" in accepts(method) and min_weight is None and 0.0 in wanted.preference.values():
+    known = inspect.signature(method).parameters
+    if "min_weight" in known and own.get("min_weight") is None and 0.0 in wanted.preference.values():
         told["min_weight"] = AT_AN_END
+    rate = own.get("lr", known["lr"].default if "lr" in known else None)
+    if isinstance(rate, int | float):
+        told["lr"] = {"rule": "cosine", "start": float(rate)}
     return told
 
 
@@ -215,7 +221,8 @@ class OfPython(Trainer):
     def method(self, wanted: Wanted) -> Algorithm:
         """The kind's method, told where to go."""
         method: Any = self.algorithms[wanted.kind]
-        made: Algorithm = replace(method, **_told(wanted, type(method), getattr(method, "min_weight", None)))
+        own = {key: getattr(method, key) for key in ("lr", "min_weight") if hasattr(method, key)}
+        made: Algorithm = replace(method, **_told(wanted, type(method), own))
         return made
 
     def cell(self, wanted: Wanted) -> Cell:

@@ -35,6 +35,7 @@ from rich.text import Text
 
 from polyfed.core.errors import BadInput, nearest, shown, visible
 from polyfed.report.figures.tuned import tuned
+from polyfed.run.showing import inline
 from polyfed.study.cells import read_study
 from polyfed.study.parameters import Parameter, read_parameters
 from polyfed.study.pareto import non_dominated
@@ -133,7 +134,7 @@ class Tuned:
         """The method of the best trial with its settings, as `polyfed.train` takes it."""
         if self.best is None:
             raise BadInput(f"No trial of {self.study} came to its end, so that none is the best.")
-        table: dict[str, Any] = changed(self.about["settings"], dict(self.best.values))["algorithm"]
+        table: dict[str, Any] = changed(self.about["settings"], dict(self.best.values)).get("algorithm", {})
         return table
 
     @property
@@ -176,7 +177,16 @@ class Tuned:
         head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
         body = "".join(_html_row(texts, bold) for texts, bold in rows)
         said = "".join(f"<p>{html.escape(visible(text))}</p>" for text in self.sentences())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{said}"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{said}{self._drawing()}"
+
+    def _drawing(self) -> str:
+        """The losses against each parameter; nothing where they cannot be drawn."""
+        from polyfed.report.drawing import svg
+
+        try:
+            return "".join(inline(svg(figure)) for figure in tuned(self.about)[:1])
+        except Exception:  # without matplotlib, or whatever stands in its way, there is the table
+            return ""
 
     def table(self) -> tuple[list[str], list[tuple[list[str], bool]]]:
         """The names of the columns; and of each trial the texts, the best first, and whether no other beats it."""

@@ -24,8 +24,10 @@ def commands(path: Path, state: str, settings: Mapping[str, Any]) -> list[Comman
     again = path.with_name(f"{path.name}-again")
     found = {"done": [_predict, _load], "running": [_stop], "stopped": [_resume], "broken": [_repair]}[state]
     shown = [make(path, settings) for make in found]
+    if state == "broken":
+        return shown
     shown.append(_command("See it as one file", "polyfed", "report", path, "-o", "report.html"))
-    if not python and state != "broken":
+    if not python:
         told = _command("Start it anew", "polyfed", "run", path / "experiment.toml", "--out", again)
         shown.append(told)
     return shown

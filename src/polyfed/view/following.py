@@ -89,7 +89,8 @@ class Watcher:
     async def listening(self) -> AsyncIterator[Listener]:
         """A listener that is told everything first, then what changes."""
         await self._look()
-        listener = Listener(Change([*self.folder.rows.values()], [*self.folder.groups.values()]))
+        rows, groups = self.folder.rows.copy(), self.folder.groups.copy()  # at once: another look may be under way
+        listener = Listener(Change([*rows.values()], [*groups.values()]))
         self._listeners.add(listener)
         if self._task is None:
             self._task = asyncio.create_task(self._watch())

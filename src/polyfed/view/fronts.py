@@ -14,8 +14,8 @@ from polyfed.report.columns import Curve
 from polyfed.report.figure import Numbers, plain
 from polyfed.report.records import Record
 from polyfed.view.commands import quoted
-from polyfed.view.listing import number
 from polyfed.view.reading import TEXT, read
+from polyfed.view.rows import number
 from polyfed.view.shelf import TOGETHER, Shelf
 
 STEPS = 400  # rounds of a point that the slider has at most
@@ -58,7 +58,7 @@ def clients(shelf: Shelf, id: str) -> dict[str, Any]:
     """
     with shelf.records([id]) as (found, skipped):
         if not found:
-            raise BadInput(skipped[0])
+            raise BadInput(skipped[id])
         asked, lines = found[0][1].columns.asked, found[0][1].clients
     last = lines[-1] if lines else {}
     table = last.get("clients")

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from polyfed.core.errors import BadInput, cut
-from polyfed.report.records import running
+from polyfed.report.records import STUDIES, running
 from polyfed.view.reading import last_lines, read
+from polyfed.view.rows import TAG, Row, of_lines, of_result, tags, whole
 
 RUN = "experiment.toml"
-STUDIES = ("front.json", "study.json")
 DEPTH = 8  # folders below the first
 MOST = 20_000  # directories that are looked into
 SETTLED = 2 * 10**9  # nanoseconds after which a directory's time tells of every change in it
-OBJECTIVES = 40  # whose figures are in the list
-TAG = 80  # characters of a tag
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -151,7 +148,7 @@ class Folder:
     def _look_at_run(self, id: str, inside: _Inside, group: str, change: Change) -> None:
         folder = Path(os.path.join(self.root, id))
         done = self.rows.get(id, {}).get("state") == "done"
-        working = not (done and inside.settled) and running(folder)
+        working = not (done and inside.settled) and _held(folder)
         metrics = _stamp(folder / "metrics.jsonl")
         stamp = (inside.stamp, *metrics, working)
         if self._stamps.get(id) == stamp and inside.settled:
@@ -168,11 +165,11 @@ class Folder:
         row: Row = {"name": folder.name, "state": "running" if working else "stopped"}
         try:
             settings = self._settings_of(folder, id)
-            row |= {"tags": tags(settings), "rounds": _whole(settings.get("rounds"))}
+            row |= {"tags": tags(settings), "rounds": whole(settings.get("rounds"))}
             result = _json(folder / "result.json")
             if isinstance(result, dict):
-                return row | {"state": "done"} | _of_result(result)
-            return row | _of_lines(last_lines(folder / "metrics.jsonl"))
+                return row | {"state": "done"} | of_result(result)
+            return row | of_lines(last_lines(folder / "metrics.jsonl"))
         except FileNotFoundError as error:
             why = f"{Path(error.filename or '').name} is missing; 'polyfed runs repair' says what is left of the run."
         except PermissionError as error:
@@ -187,7 +184,10 @@ class Folder:
         stamp = _stamp(folder / RUN)
         kept = self._settings.get(id)
         if not kept or kept[0] != stamp:
-            kept = stamp, tomllib.loads(read(folder / RUN).decode())
+            try:
+                kept = stamp, tomllib.loads(read(folder / RUN).decode())
+            except (ValueError, RecursionError) as error:
+                raise BadInput(f"Its {RUN} is broken: {cut(str(error), 120)}.") from error
             self._settings[id] = kept
         return kept[1]
 
@@ -196,14 +196,14 @@ class Folder:
         stamp = _stamp(path)
         if self._stamps.get(f"{id}/{file}") == stamp:
             return
-        row: Row = {"id": id, "name": path.parent.name, "kind": "front" if file == "front.json" else "study"}
+        row: Row = {"id": id, "name": path.parent.name, "kind": STUDIES[file]}
         try:
             found = _json(path)
             if not isinstance(found, dict):
                 raise ValueError("it is no table")
             row |= {key: str(found[key])[:TAG] for key in ("kind", "state") if isinstance(found.get(key), str)}
         except (OSError, ValueError, RecursionError, BadInput) as error:
-            row["why"] = f"{file} cannot be read: {cut(str(error), 120)}."
+            row["why"] = f"{file} cannot be read: {cut(str(error), 120)}"
         self._stamps[f"{id}/{file}"] = stamp
         row["version"] = f"{stamp[1]}.{stamp[0]}"
         if self.groups.get(id) != row:
@@ -217,65 +217,12 @@ class Folder:
                 del kept[id]
 
 
-def tags(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What runs are told apart by in the list: experiment, method, data, model, engine and seed."""
-    found = {"experiment": settings.get("name"), "algorithm": settings.get("schedule", settings.get("algorithm"))}
-    found |= {key: settings.get(key) for key in ("data", "model", "engine", "seed")}
-    words = {key: value.get("name") if isinstance(value, dict) else value for key, value in found.items()}
-    return {key: str(word)[:TAG] for key, word in words.items() if isinstance(word, str | int) and word != ""}
-
-
-def _of_result(result: Mapping[str, Any]) -> Row:
-    """The figures of a run that is complete."""
-    if not isinstance(objectives := result.get("objectives"), dict):
-        raise ValueError("its result.json has no objectives")
-    rows = {name: row for name, row in objectives.items() if isinstance(row, dict)}
-    losses = {name: row.get("loss") for name, row in rows.items()}
-    metrics = {name: {key: value for key, value in row.items() if key != "loss"} for name, row in rows.items()}
-    row: Row = {"round": _whole(result.get("rounds")), "seconds": number(result.get("seconds"))}
-    return row | _figures(losses, metrics)
-
-
-def _of_lines(lines: list[bytes]) -> Row:
-    """The figures of a run that goes on or stopped: of its last round, and of the last evaluation near it."""
-    row: Row = {"round": 0}
-    for text in reversed(lines):
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict):
-            row["round"] = row["round"] or _whole(line.get("round"))
-            if isinstance(losses := line.get("losses"), dict):
-                metrics = line.get("metrics")
-                return row | _figures(losses, metrics if isinstance(metrics, dict) else {})
-    return row
-
-
-def _figures(losses: Mapping[str, Any], metrics: Mapping[str, Any]) -> Row:
-    """Means over the objectives, for one column each: of the losses, and of the first metric that all of them have."""
-    found = {str(name)[:TAG]: known for name, value in losses.items() if (known := number(value)) is not None}
-    row: Row = {"losses": dict(list(found.items())[:OBJECTIVES]), "loss": _mean(list(found.values()))}
-    tables = [table for table in metrics.values() if isinstance(table, dict)]
-    shared = [name for name in (tables[0] if tables else ()) if all(name in table for table in tables)]
-    if shared and (mean := _mean([number(table[shared[0]]) for table in tables])) is not None:
-        row |= {"metric": str(shared[0])[:TAG], "value": mean}
-    return row
-
-
-def _mean(values: list[float | None] | list[float]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def number(value: Any) -> float | None:
-    """A number of a file as JSON can say it again; None for what is none, is not finite, or too large to draw."""
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and abs(value) < 1e300 else None
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0
+def _held(folder: Path) -> bool:
+    """Whether a process works on a run; a lock that is a pipe would keep who opens it."""
+    try:
+        return stat.S_ISREG(os.lstat(folder / ".lock").st_mode) and running(folder)
+    except OSError:
+        return False
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -293,3 +240,5 @@ def _json(path: Path) -> Any:
         return json.loads(read(path))
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"Its {path.name} is broken: {cut(str(error), 120)}.") from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyfed.core.errors import BadInput, cut
+from polyfed.core.errors import BadInput, cut, visible
 from polyfed.report.figures import figures_of
 from polyfed.report.packing import packed
 from polyfed.report.records import Record
@@ -30,24 +30,33 @@ def selection(shelf: Shelf, ids: Sequence[str], shown: Path) -> dict[str, Any]:
         records = [record for _, record in found]
         settings = differences(records)
         report = ["polyfed", "report", *(shown / id for id, _ in found), "-o", "report.html"]
-        figures = _figures(records, skipped)
+        figures, why = _figures(records)
         return {
             "runs": [_run(shelf, id, record, shown) for id, record in found],
-            "skipped": skipped,
+            "skipped": [*_skipped(shelf, skipped, shown), *why],
             "figures": figures,
             "settings": {"runs": settings.runs, "rows": settings.rows, "differing": settings.differing},
             "report": quoted(*report) if records else "",
         }
 
 
-def _figures(records: Sequence[Record], skipped: list[str]) -> list[dict[str, Any]]:
+def _figures(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     try:
-        return [packed(figure) for figure in small(figures_of(records))]
+        return [packed(figure) for figure in small(figures_of(records))], []
     except ODD as error:
-        skipped.append(
-            f"The figures cannot be drawn ({cut(str(error), 99)}): polyfed did not write all of these rounds."
-        )
-        return []
+        why = f"The figures cannot be drawn ({cut(str(error), 99)}): polyfed did not write all of these rounds."
+        return [], [{"why": why, "commands": []}]
+
+
+def _skipped(shelf: Shelf, skipped: Mapping[str, str], shown: Path) -> list[dict[str, Any]]:
+    """Why some runs are not shown, and what mends those that are there."""
+    return [
+        {
+            "why": f"{visible(id)}: {why}",
+            "commands": commands(shown / id, "broken", {}) if id in shelf.folder.rows else [],
+        }
+        for id, why in skipped.items()
+    ]
 
 
 def _run(shelf: Shelf, id: str, record: Record, shown: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from polyfed.core.errors import BadInput, cut, visible
+from polyfed.core.errors import BadInput, cut
 from polyfed.report.records import Record
 from polyfed.view.listing import Folder
 from polyfed.view.reading import check_plain
@@ -16,7 +16,7 @@ from polyfed.view.reading import check_plain
 KEPT = 64  # runs whose rounds stay in memory
 TOGETHER = 50  # runs in one comparison
 LARGEST = 512 << 20  # bytes of a file of rounds or of clients
-FILES = ("experiment.toml", "result.json", "metrics.jsonl", "clients.jsonl", "omega.safetensors", ".lock")
+FILES = ("experiment.toml", "result.json", "metrics.jsonl", "clients.jsonl", "model.safetensors", ".lock")
 # what goes wrong where a file has other things in it than a run writes
 ODD = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 
@@ -34,8 +34,8 @@ class Shelf:
         self._lock = threading.Lock()
 
     @contextmanager
-    def records(self, ids: Sequence[str]) -> Iterator[tuple[list[tuple[str, Record]], list[str]]]:
-        """Runs as they are now, and a sentence for each that cannot be read; nobody else reads while they are used.
+    def records(self, ids: Sequence[str]) -> Iterator[tuple[list[tuple[str, Record]], dict[str, str]]]:
+        """Runs as they are now, and a sentence by the id of each that cannot be read; nobody else reads while they are used.
 
         Args:
             ids: as the list calls them.
@@ -44,14 +44,15 @@ class Shelf:
         if len(wanted) > TOGETHER:
             raise BadInput(f"At most {TOGETHER} runs are shown at once. Found {len(wanted)}; choose fewer.")
         with self._lock:
-            found, skipped = [], []
+            found: list[tuple[str, Record]] = []
+            skipped: dict[str, str] = {}
             for id in wanted:
                 try:
                     found.append((id, self._record(id)))
                 except BadInput as error:
-                    skipped.append(f"{visible(id)}: {error}")
+                    skipped[id] = str(error)
                 except ODD as error:
-                    skipped.append(f"{visible(id)}: its files cannot be read ({cut(str(error), 120)}).")
+                    skipped[id] = f"Its files cannot be read ({cut(str(error), 120)})."
             names = [Path(id).name for id, _ in found]
             for id, record in found:
                 name = self.folder.root.name if id == "." else Path(id).name

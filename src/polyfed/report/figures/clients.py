@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from polyfed.report.cast import Role, cast, look
 from polyfed.report.clocks import clock_axes, clocks
+from polyfed.report.columns import as_number
 from polyfed.report.figure import NONE, Axis, Figure, Numbers, Series
 from polyfed.report.records import Record
 
@@ -68,12 +70,18 @@ def _exact(record: Record) -> dict[tuple[str, str], Spread]:
         if line["round"] not in place:  # its line of metrics is not there yet
             continue
         for objective, row in line["clients"].items():
-            for metric, values in row.items():
-                own = np.array(values, dtype=np.float64)
+            for metric, values in row.items() if isinstance(row, dict) else ():
+                own = _numbers(values)
                 if np.isfinite(own).any():
                     some = (place[line["round"]], own[np.isfinite(own)])
                     found.setdefault((objective, metric), []).append(some)
     return {key: _summed(some, record.better(*key) == "higher") for key, some in found.items()}
+
+
+def _numbers(values: Any) -> Numbers:
+    """Clients' figures as numbers, NaN for whatever is none."""
+    every = values if isinstance(values, list) else []
+    return np.array([as_number(value) for value in every], dtype=np.float64)
 
 
 def _summed(some: list[tuple[int, Numbers]], more_is_better: bool) -> Spread:
@@ -114,10 +122,11 @@ def _moving(roles: Sequence[Role], spreads: dict[tuple[int, str], Spread], metri
         x = {key: values[one.rows] for key, values in clocks(role.record).items()}
         panel = objective if len(objectives) > 1 else ""
         names = (middle, DECILE) if alone else (role.name, f"{role.name}, {DECILE}")
-        colours = (0, 1) if alone else (role.look["colour"],) * 2
+        looks = (look(0), look(1)) if alone else (role.look, role.look)
         run = role.record.name
-        series.append(Series(names[0], one.middle, x, one.low, one.high, panel, colours[0], run=run))
-        series.append(Series(names[1], one.worst, x, panel=panel, colour=colours[1], dash=1, marker=1, run=run))
+        middle_line = Series(names[0], one.middle, x, one.low, one.high, panel, run=run, **looks[0])
+        dashed = Series(names[1], one.worst, x, panel=panel, run=run, **{**looks[1], "dash": 1})
+        series += [middle_line, dashed]
     said = metric.replace("_", " ")
     about = f"The {said} of clients on their own rows: the {middle}, {band} as a band, and the mean of the worst tenth."
     panels = objectives if len(objectives) > 1 else ()

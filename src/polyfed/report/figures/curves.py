@@ -181,7 +181,7 @@ def _scaled(axis: Axis, values: Sequence[Numbers]) -> Axis:
     if axis.low is not None or axis.high is not None:
         return axis
     every = np.concatenate([one[np.isfinite(one)] for one in values])
-    log = bool(every.size and every.min() > 0 and every.max() > 100 * every.min())
+    log = bool(every.size and every.min() > 0 and every.max() / 100 > every.min())
     return Axis(axis.key, axis.label, log, axis.better, axis.low, axis.high, axis.unit)
 
 

@@ -16,6 +16,7 @@ from polyfed.report.records import Record
 from polyfed.report.settings import what_it_is
 
 JOINED = "not dominated"
+Point = tuple[Role, str, str]  # a method, what is said of its point, and its run where that is one
 # settings that tell the points of a front from each other: where each is to go, and from where
 PLACE = ("algorithm.preference", "algorithm.weights", "algorithm.min_weight", "model.weights", "rounds")
 
@@ -38,7 +39,11 @@ def front(records: Sequence[Record], metric: str = "loss", at: float = np.inf) -
     pairs = list(combinations(range(len(found.objectives)), 2))
     best = efficient(found.costs)
     roles = _by_method([group[0][1] for group in groups])
-    series = [one for pair in pairs for one in _pair(found, roles, best, pair, len(pairs) > 1)]
+    sizes = [len(group) for group in groups]
+    labels = [_label(role, found, i, bool(best[i]), sizes[i]) for i, role in enumerate(roles)]
+    ids = [role.record.name if n == 1 else "" for role, n in zip(roles, sizes, strict=True)]
+    points = list(zip(roles, labels, ids, strict=True))
+    series = [one for pair in pairs for one in _pair(found, points, best, pair, len(pairs) > 1)]
     series += [one for pair in pairs for one in _single(every, groups, roles, pair, len(pairs) > 1)]
     panels = tuple(_panel(found, pair) for pair in pairs) if len(pairs) > 1 else ()
     axes = {pair: tuple(_axis(found, k) for k in pair) for pair in pairs}
@@ -57,7 +62,7 @@ def front(records: Sequence[Record], metric: str = "loss", at: float = np.inf) -
     )  # fmt: skip
 
 
-def _pair(found: Ends, roles: Sequence[Role], best: np.ndarray[tuple[int], np.dtype[np.bool_]], pair: tuple[int, ...],
+def _pair(found: Ends, points: Sequence[Point], best: np.ndarray[tuple[int], np.dtype[np.bool_]], pair: tuple[int, ...],
           named: bool) -> list[Series]:  # fmt: skip
     """The runs in two of the objectives, a series a method; with two objectives in all, the front as a line."""
     panel = _panel(found, pair) if named else ""
@@ -67,12 +72,11 @@ def _pair(found: Ends, roles: Sequence[Role], best: np.ndarray[tuple[int], np.dt
     if not named and best.sum() > 1:
         order = np.flatnonzero(best)[np.argsort(across[best], kind="stable")]
         series.append(Series(JOINED, up[order], {key: across[order]}, colour=6, faint=True))
-    for name in dict.fromkeys(role.name for role in roles):
-        mine = [i for i, role in enumerate(roles) if role.name == name]
-        words = tuple(_label(roles[i], found, i, bool(best[i])) for i in mine)
-        ids = tuple(roles[i].record.name for i in mine)
+    for name in dict.fromkeys(role.name for role, _, _ in points):
+        mine = [i for i, (role, _, _) in enumerate(points) if role.name == name]
+        words, ids = tuple(points[i][1] for i in mine), tuple(points[i][2] for i in mine)
         x = {key: numbers(across[mine])}
-        look = roles[mine[0]].look
+        look = points[mine[0]][0].look
         series.append(Series(name, up[mine], x, panel=panel, mode="points", labels=words, ids=ids, **look))
     return series
 
@@ -124,9 +128,10 @@ def _by_method(roles: Sequence[Role]) -> list[Role]:
     return [Role(role.record, *of[id(role)]) for role in roles]
 
 
-def _label(role: Role, found: Ends, i: int, best: bool) -> str:
+def _label(role: Role, found: Ends, i: int, best: bool, seeds: int) -> str:
     values = ", ".join(f"{o} {v:.4g}" for o, v in zip(found.objectives, found.values[i], strict=True))
-    return f"{role.record.name}: {values}{'' if best else ', dominated'}"
+    who = role.record.name if seeds == 1 else f"{role.name}, mean of {seeds} seeds"
+    return f"{who}: {values}{'' if best else ', dominated'}"
 
 
 def _panel(found: Ends, pair: tuple[int, ...]) -> str:

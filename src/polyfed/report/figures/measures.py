@@ -77,9 +77,8 @@ def _names(records: Sequence[Record], *path: str) -> list[str]:
 def _rows(records: Sequence[Record]) -> str:
     """On which rows, where all runs agree."""
     every = [record.columns.split for record in records]
-    words = {word for one in every for word in (one.values() if isinstance(one, dict) else (one,))}
-    word = next(iter(words)) if len(words) == 1 else None
-    return f" on {word} rows" if isinstance(word, str) else ""
+    words = {str(word) for one in every for word in (one.values() if isinstance(one, dict) else (one,)) if word}
+    return f" on {words.pop()} rows" if len(words) == 1 else ""
 
 
 def _word(name: str) -> str:

@@ -86,10 +86,9 @@ def others(records: Sequence[Record]) -> Figure | None:
 
 def scalar(records: Sequence[Record], subject: Subject, key: str) -> Figure | None:
     """A figure of one number a round, or of one a model."""
-    models = list(dict.fromkeys(name for record in records for name in record.columns.keys(key)))
-    if models:
-        return curves(records, subject, models, lambda columns, name: columns.curve(key, name))
-    return curves(records, subject, [subject.title], lambda columns, _: columns.curve(key))
+    models = dict.fromkeys(name for record in records for name in record.columns.keys(key))
+    paths = {subject.title: (key,)} | {name: (key, name) for name in models}
+    return curves(records, subject, list(paths), lambda columns, name: columns.curve(*paths[name]))
 
 
 def _several(records: Sequence[Record], subject: Subject, words: dict[str, str]) -> Figure | None:

@@ -66,8 +66,9 @@ def draw(axes: Any, one: Series, x: Numbers) -> None:
     if one.mode != "points" and len(one) > 1:
         axes.plot(x, one.y, linestyle=dash(one), **style, zorder=2 if one.faint else 3)
     if points:
-        axes.plot(x, one.y, linestyle="none", marker=marker(one), markersize=3 if one.faint else 5, color=style["color"],
-                  alpha=style["alpha"], markeredgecolor="white", markeredgewidth=0.4, zorder=3 if one.faint else 4)  # fmt: skip
+        axes.plot(x, one.y, linestyle="none", marker=marker(one), markersize=3 if one.faint else 5,
+                  color=style["color"], alpha=style["alpha"], markeredgecolor="white", markeredgewidth=0.4,
+                  zorder=3 if one.faint else 4)  # fmt: skip
     elif not one.faint:
         step = max(1, len(one) // MARKS)
         places = slice((one.colour * step // 5) % step, None, step)

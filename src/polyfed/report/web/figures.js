@@ -5,6 +5,7 @@
    polyfedFigures.card(figure, options)              an <article>: heading, controls, plot, key, notes, table; drawn
                                                      when it comes into sight. card.update(figure, options) changes it
    polyfedFigures.redraw()                           all of them again, in the colours of the theme at hand
+   polyfedFigures.ready = promise                    where plotly.js comes later than this script
    polyfedFigures.drawAll()                          also those that nobody has scrolled to: before printing
 
    A figure is what Figure.to_json writes; its lists of numbers may be packed as "f4:<base64 of float32>".
@@ -16,10 +17,12 @@ const polyfedFigures = (() => {
   const MARKERS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cross", "star"];
   const COLOURS = 8;
   const ROWS = 400; // of a table
+  const PANELS = 6; // of a figure at once, where it has many
   const LETTERS = 26; // of a name beside an axis
   const SHORT = 10; // letters of a label beside a point; longer ones are shown when it is pointed at
   const TIMES = 5; // how far values reach before a logarithmic scale is of use
   const states = new Map(); // of drawn elements
+  const shared = { ready: Promise.resolve() }; // ready: when plotly will be there
 
   // ---- words and numbers
 
@@ -79,7 +82,7 @@ const polyfedFigures = (() => {
   function panelsOf(figure, options) {
     const all = figure.panels && figure.panels.length ? figure.panels : [...new Set(figure.series.map((one) => one.panel || ""))];
     const asked = (options.panels || []).filter((name) => all.includes(name));
-    return (asked.length ? asked : all).slice(0, figure.shown || all.length);
+    return asked.length ? asked : all.slice(0, figure.shown || all.length);
   }
 
   function line(axis, more) {
@@ -352,6 +355,7 @@ const polyfedFigures = (() => {
   });
 
   async function draw(element, figure, options = {}) {
+    if (!window.Plotly) await shared.ready; // at once where it is there: before printing nobody waits
     states.set(element, { figure, options, width: 0 });
     element.setAttribute("role", "img");
     element.setAttribute("aria-label", `${figure.title}. ${figure.about}`);
@@ -468,30 +472,30 @@ const polyfedFigures = (() => {
     return button;
   }
 
+  // The first page has the panels that the figure shows, a summary say; the others, and what is searched for, have more.
   function pager(card) {
     const { figure } = card;
-    const step = figure.shown;
-    if (!figure.panels || !step || figure.panels.length <= step) return null;
+    if (!figure.panels || !figure.shown || figure.panels.length <= figure.shown) return null;
     const said = made("span", { className: "soft", role: "status" });
     const back = made("button", { type: "button", "aria-label": "earlier panels" }, "‹");
     const on = made("button", { type: "button", "aria-label": "further panels" }, "›");
-    let start = 0;
+    let page = 0;
     const say = () => {
       const all = card.chosen();
-      start = Math.max(0, Math.min(start, all.length - 1));
-      start -= start % step;
-      const end = Math.min(all.length, start + step);
+      const first = card.find ? PANELS : figure.shown;
+      const start = page ? first + (page - 1) * PANELS : 0;
+      const end = Math.min(all.length, page ? start + PANELS : first);
       said.textContent = all.length ? `${start + 1}–${end} of ${all.length}` : "none of that name";
-      back.disabled = start === 0;
+      back.disabled = page === 0;
       on.disabled = end >= all.length;
       return { panels: all.slice(start, end) };
     };
-    const move = (by) => { start += by; card.change(say()); };
-    back.addEventListener("click", () => move(-step));
-    on.addEventListener("click", () => move(step));
-    card.page = () => { start = 0; return say(); };
+    const move = (by) => { page += by; card.change(say()); };
+    back.addEventListener("click", () => move(-1));
+    on.addEventListener("click", () => move(1));
+    card.page = () => { page = 0; return say(); };
     Object.assign(card.options, say());
-    return made("span", { className: "controls", style: "margin:0" }, back, said, on);
+    return made("span", { className: "controls pager" }, back, said, on);
   }
 
   // Tables are built when they are opened: rows are places along the axis, columns are series.
@@ -571,5 +575,6 @@ const polyfedFigures = (() => {
 
   const drawAll = () => Promise.all([...document.querySelectorAll(".card")].filter((one) => one.show).map((one) => one.show()));
 
-  return { draw, update, card, redraw, drawAll, numbers };
+  Object.assign(shared, { draw, update, card, redraw, drawAll, numbers });
+  return shared;
 })();

@@ -1,6 +1,8 @@
 /* The report: cards of all figures, one horizontal axis for them, a search for objectives, a theme, and printing. */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
+  polyfedFigures.ready = polyfedUnpacked;
+  polyfedUnpacked.catch(() => { document.getElementById("too-old").hidden = false; });
   const told = JSON.parse(document.getElementById("figures-data").textContent);
   const place = document.getElementById("cards");
   const cards = told.map((figure) => polyfedFigures.card(figure));

@@ -70,7 +70,7 @@ export class Chosen {
 
   async show(told, draw) {
     const open = this.below.querySelector("details")?.open;
-    this.top.replaceChildren(...(told.runs.length === 1 ? this.one(told) : this.several(told)), ...told.skipped.map((why) => made("p", { className: "why" }, why)));
+    this.top.replaceChildren(...(told.runs.length === 1 ? this.one(told) : this.several(told)), ...told.skipped.map(({ why, commands }) => made("div", {}, made("p", { className: "why" }, why), this.commands(commands))));
     const wanted = new Set(told.figures.map((figure) => figure.key));
     for (const [key, card] of this.cards) if (!wanted.has(key)) { card.remove(); this.cards.delete(key); }
     let last = null;
