@@ -25,8 +25,11 @@ POLYFED = (sys.executable, "-m", "polyfed")
 def timed(folder: str, *words: str) -> float:
     """Seconds that a command takes."""
     start = time.perf_counter()
-    subprocess.run([*POLYFED, *words], cwd=folder, check=True, capture_output=True)
-    return time.perf_counter() - start
+    done = subprocess.run([*POLYFED, *words], cwd=folder, capture_output=True, text=True)
+    took = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return took
 
 
 def rounds(folder: str) -> float:

@@ -58,24 +58,28 @@ def _lines(rng: np.random.Generator, rounds: int, names: list[str]) -> list[str]
     return found
 
 
-def seconds_to_open(page: Path, times: int) -> list[float]:
-    """From the command to open a page in a new tab until the figures in sight are drawn."""
+def seconds_to_open(page: Path, times: int) -> tuple[list[float], float]:
+    """From the command to open a page in a new tab until the figures in sight are drawn; and the last one's processor."""
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium") or shutil.which("chromium-browser")
-    found = []
+    found, busy = [], 0.0
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         for _ in range(times):
             tab = browser.new_page(viewport={"width": 1280, "height": 900})
+            told = tab.context.new_cdp_session(tab)
+            told.send("Performance.enable", {"timeDomain": "threadTicks"})
             start = time.perf_counter()
             tab.goto(page.as_uri())
             tab.locator("#figures").scroll_into_view_if_needed()
             tab.wait_for_selector(".card[data-drawn]")  # what is in sight
             found.append(time.perf_counter() - start)
+            metrics = told.send("Performance.getMetrics")["metrics"]
+            busy = next(one["value"] for one in metrics if one["name"] == "TaskDuration")
             tab.close()
         browser.close()
-    return found
+    return found, busy
 
 
 def main() -> None:
@@ -94,8 +98,9 @@ def main() -> None:
         print(f"{args.runs} runs x {args.rounds} rounds x {args.objectives} objectives: {size / 1e6:.0f} MB of metrics")
         weight = page.stat().st_size / 1e6
         print(f"report written in {took:.1f} s, at most {peak:.2f} GB of memory; the page: {weight:.2f} MB")
-        opened = seconds_to_open(page, 5)
-        print(f"opens in {statistics.median(opened):.2f} s (median of 5; {min(opened):.2f} to {max(opened):.2f})")
+        opened, busy = seconds_to_open(page, 5)
+        spread = f"median of 5; {min(opened):.2f} to {max(opened):.2f}"
+        print(f"opens in {statistics.median(opened):.2f} s ({spread}), {busy:.2f} s of a processor")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class Batched(Engine):
         device: 'cpu', 'cuda', or 'auto' for the GPU where there is one.
         chunk: clients in one program; 0 begins with 1024 on a GPU, 64 on a CPU. Halved when a GPU's memory runs out.
         tf32: whether products may be rounded to TF32, faster on a GPU and less exact.
-        compile: whether steps are compiled by torch, on a GPU with Triton; recurrent models never are.
+        compile: whether steps are compiled by torch, on a GPU with Triton; models with `nn.RNN` never are.
         graph: whether a chunk's round is recorded as one CUDA graph and replayed, on a GPU.
     """
 

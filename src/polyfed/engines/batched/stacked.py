@@ -24,6 +24,7 @@ from polyfed.core.structure import arguments, leaves, mapped
 from polyfed.engines.batched.kernels.attention import StackedAttention, stacked_attention
 from polyfed.engines.batched.kernels.batch_norm import replace_batch_norms
 from polyfed.engines.batched.kernels.convolution import replace_convolutions
+from polyfed.engines.batched.kernels.recurrent import replace_recurrent, unreplaced
 
 
 class Stacked:
@@ -34,7 +35,8 @@ class Stacked:
         self.problem, self._blanks = problem, blanks
         self.model = problem.replica(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
-        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.model.modules())
+        replace_recurrent(self.model)
+        self._recurrent = unreplaced(self.model)
         if not self._recurrent:
             replace_convolutions(self.model)
         self._masks = replace_batch_norms(self.model)

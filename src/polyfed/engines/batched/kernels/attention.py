@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+SHORT = 256  # words: a sequence whose scores may be written out
 scaled_dot_product_attention = F.scaled_dot_product_attention  # torch's, whoever replaces it later
 
 
@@ -84,7 +85,8 @@ def _written_out(
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # who sees nobody should not become NaN
     elif mask is not None:
         scores = scores + mask
-    return F.dropout(scores.softmax(-1), dropout) @ v
+    weights = scores.softmax(-1)
+    return (F.dropout(weights, dropout) if dropout else weights) @ v
 
 
 # operator: as torch's, without dropout; only its rule under vmap is new
@@ -102,6 +104,15 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
     return scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
 
 
+def _whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: Any, gqa: bool) -> Tensor:
+    """By a fused kernel; but of float32 with TF32 allowed, and short sequences, written out: torch's kernel for float32
+    is slower than two products on tensor cores (benchmarks/NOTES.md)."""
+    short = q.shape[-2] * k.shape[-2] <= SHORT**2
+    if q.is_cuda and q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 and short:
+        return _written_out(q, k, v, mask, 0.0, causal, scale, gqa)
+    return _torchs(q, k, v, mask, causal, scale, gqa)
+
+
 @attend.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None, gqa: bool) -> Tensor:
     return q.new_empty(*q.shape[:-1], v.shape[-1])
@@ -116,7 +127,7 @@ def _(
     q, k, v = (_folded(t, d, clients) for t, d in zip((q, k, v), dims[:3], strict=True))
     if mask is not None:
         mask = _folded_mask(mask, dims[3], clients, len(q) // clients, q.dim())
-    out = _torchs(q, k, v, mask, causal, scale, gqa)
+    out = _whole(q, k, v, mask, causal, scale, gqa)
     return out.view(clients, -1, *out.shape[1:]), 0
 
 
