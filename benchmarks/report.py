@@ -59,7 +59,7 @@ def _lines(rng: np.random.Generator, rounds: int, names: list[str]) -> list[str]
 
 
 def seconds_to_open(page: Path, times: int) -> tuple[list[float], float]:
-    """From the command to open a page in a new tab until the figures in sight are drawn; and the last one's processor."""
+    """From the command to open a page in a new tab until figures in sight are drawn; of the last, a processor's."""
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium") or shutil.which("chromium-browser")

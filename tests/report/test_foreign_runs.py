@@ -54,7 +54,7 @@ def everything(records: list[Record]) -> None:
 
 
 @given(LINES, st.lists(THINGS, max_size=3), THINGS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_lines_of_any_kind_are_read(lines: list[dict[str, Any]], clients: list[Any], told: Any) -> None:
     whole = [{"round": i, **line} for i, line in enumerate(lines, start=1)]
     asked = [{"round": i, "clients": one} for i, one in enumerate(clients, start=1)]
@@ -65,7 +65,7 @@ def test_lines_of_any_kind_are_read(lines: list[dict[str, Any]], clients: list[A
 
 
 @given(st.dictionaries(st.sampled_from(["algorithm", "models", "data", "seed", "rounds", "name", "schedule"]), THINGS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_settings_of_any_kind_are_read(table: dict[str, Any]) -> None:
     everything([Record.of(falling(2), "one", table), Record.of(falling(2), "two", {"algorithm": "fedavg"})])
 

@@ -17,6 +17,7 @@ from polyfed.report.writing import write_report
 from rundirs import line_of, write_run
 
 EVIL = "</script><img src=x onerror=\"window.broken=1\"><svg onload='window.broken=1'>&lt;b&gt; %{y} ${policy} 'q'"
+LINK = '<a href="http://x">o</a>'  # plotly takes some markup for its own
 DRAWN = "Promise.resolve(polyfedFigures.drawAll()).then(() => document.querySelectorAll('.card').length)"
 SERIES = """key => document.querySelector(`#figure-${key} .plot`).data.filter(t => t.hoverinfo !== "skip").map(
   t => ({name: t.name, x: [...t.x], y: [...t.y], panel: t.xaxis}))"""
@@ -231,14 +232,12 @@ def test_many_objectives_are_searched_and_paged(tmp_path: Path, open_page: Open)
 
 def test_names_cannot_inject_script(tmp_path: Path, open_page: Open) -> None:
     run = write_run(
-        tmp_path / "run", rounds=4, objectives=(EVIL, "b" + EVIL), name=EVIL, algorithm={"name": EVIL, "note": EVIL}
+        tmp_path / "run", rounds=4, objectives=(EVIL, LINK), name=EVIL, algorithm={"name": EVIL, "note": EVIL}
     )
-    write_run(
-        tmp_path / "run<img src=x onerror=window.broken=1>", rounds=4, objectives=(EVIL, "b" + EVIL), name="other"
-    )
+    write_run(tmp_path / "run<img src=x onerror=window.broken=1>", rounds=4, objectives=(EVIL, LINK), name="other")
     failure = {"client": 3, "name": EVIL, "why": EVIL}
     with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line_of(5, (EVIL, "b" + EVIL)) | {"failures": [failure]}) + "\n")
+        file.write(json.dumps(line_of(5, (EVIL, LINK)) | {"failures": [failure]}) + "\n")
     write_report([tmp_path], tmp_path / "report.html")
     found = open_page(tmp_path / "report.html")
     found.page.evaluate(DRAWN)
@@ -246,6 +245,7 @@ def test_names_cannot_inject_script(tmp_path: Path, open_page: Open) -> None:
         summary.click()
     assert found.page.evaluate("window.broken") is None
     assert found.page.locator("main img, .plot a, main svg[onload]").count() == 0
+    assert LINK in found.page.locator("#figure-losses .plot text").all_text_contents()
     assert found.said == []
     assert EVIL in found.page.locator("#failures").inner_text()
     assert found.page.locator("#figure-losses").evaluate("card => card.figure.panels[0]") == EVIL

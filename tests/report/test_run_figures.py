@@ -29,6 +29,7 @@ from polyfed.report.figures import (
     radar,
     splits,
     stationarity,
+    ternary,
     train,
     weights,
 )
@@ -208,6 +209,18 @@ def test_a_front_of_three_is_three_projections_and_of_more_parallel_axes() -> No
     assert four.key == "front"
 
 
+def test_three_objectives_are_a_triangle_too() -> None:
+    corners = [{"f": 1.0, "g": 2.0, "h": 2.0}, {"f": 2.0, "g": 1.0, "h": 2.0}, {"f": 2.0, "g": 2.0, "h": 1.0}]
+    records = [ended(f"m{i}", **values) for i, values in enumerate([*corners, {"f": 1.5, "g": 1.5, "h": 2.0}])]
+    figure = built(ternary(records))
+    places = [tuple(float(one.x[key][0]) for key in "abc") for one in figure.series]
+    assert places == [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.5, 0.5, 0.0)]
+    assert [one.y[0] for one in figure.series] == pytest.approx([1 / 3] * 4)
+    assert figure.categories == ("f", "g", "h")
+    assert ternary(records[:3]) is None
+    assert ternary([ended(f"m{i}", f=1.0 * i, g=2.0) for i in range(5)]) is None
+
+
 def test_runs_of_other_objectives_are_not_on_the_front() -> None:
     figure = built(front([ended("a", f=1.0, g=4.0), ended("b", f=3.0, g=2.0), ended("c", other=1.0)]))
     assert all(one.name != "c" for one in figure.series)
@@ -235,6 +248,9 @@ def test_a_radar_shows_three_to_twelve_objectives() -> None:
     assert radar([values(2, 1.0), values(2, 2.0)]) is None
     assert radar([values(13, 1.0), values(13, 2.0)]) is None
     assert built(profile([values(13, 1.0), values(13, 2.0)])).kind == "parallel"
+    assert built(profile([values(5, 1.0), values(5, 2.0)])).kind == "radar"
+    assert built(profile([values(5, 1 + k / 10) for k in range(9)])).kind == "parallel"  # too many polygons
+    assert profile([values(2, 1.0), values(2, 2.0)]) is None
 
 
 def test_a_radar_of_losses_has_the_lowest_outside() -> None:
@@ -279,8 +295,10 @@ def test_failures_are_told_by_client_and_reason() -> None:
     assert {one.name: one.y.tolist() for one in figure.series} == {
         "its update is … times too long": [2, 0, 0], "refused": [0, 0, 1], "timed out": [0, 1, 0],
     }  # fmt: skip
-    both = built(failures([run("fedavg", lines), run("fedcmoo")]))
-    assert {one.name: one.y.sum() for one in both.series} == {"fedavg": 4, "fedcmoo": 0}
+    alone = built(failures([run("fedavg", lines), run("fedcmoo")]))
+    assert alone.categories == figure.categories
+    both = built(failures([run("fedavg", lines), run("fedcmoo", lines[1:]), run("fsmgda")]))
+    assert {one.name: one.y.sum() for one in both.series} == {"fedavg": 4, "fedcmoo": 3}
     assert failures([run("fedcmoo")]) is None
 
 

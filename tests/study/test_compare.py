@@ -304,6 +304,11 @@ def test_the_report_is_in_the_study_or_it_is_said_how_to_get_it(monkeypatch: pyt
     result = cli(*words)
     assert result.exit_code == 0
     assert "pip install 'polyfed[report]'" in result.stdout.splitlines()[-1]
+    monkeypatch.setattr("polyfed.report.writing.page", lambda *given: 1 / 0)
+    broken = cli(*words)
+    assert broken.exit_code == 0
+    assert "small: 2 methods, 2 runs" in broken.stdout
+    assert broken.stdout.splitlines()[-1].startswith("No report (ZeroDivisionError: division by zero); 'polyfed report")
 
 
 def test_schedules_of_several_models_are_compared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,10 +245,23 @@ def test_names_of_objectives_are_no_markup(made: Front) -> None:
     assert "<b>" not in Front(made.path, told)._repr_html_()
 
 
+def test_without_moocore_there_is_a_sentence_in_place_of_the_hypervolume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "moocore", None)
+    front = small(tmp_path / "front", points=3)
+    assert front.hypervolume is None
+    assert "pip install 'polyfed[front]'" in str(front)
+
+
 def test_a_plot_has_every_point(made: Front) -> None:
     pytest.importorskip("matplotlib")
     drawn = made.plot()
-    assert drawn.axes[0].get_xlabel()
+    assert drawn.axes[0].get_xlabel() == "loss of f1"
+    places = {tuple(xy) for cloud in drawn.axes[0].lines for xy in np.asarray(cloud.get_xydata()).tolist()}
+    places |= {tuple(xy) for cloud in drawn.axes[0].collections for xy in np.asarray(cloud.get_offsets()).tolist()}
+    assert {(point.losses["f1"], point.losses["f2"]) for point in made.points} <= places
+    assert "<svg" in made._repr_html_()
 
 
 # picking

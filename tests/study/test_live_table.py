@@ -13,7 +13,7 @@ from rich.console import Console
 
 from polyfed.study import live
 from polyfed.study.cells import Cell
-from polyfed.study.live import Lines, LiveTable, last_figures, watching
+from polyfed.study.live import Lines, LiveTable, last_figures, span, watching
 from polyfed.study.runner import Outcome
 from polyfed.study.showing import as_rich, as_text, cost_text, figure_text
 
@@ -58,6 +58,10 @@ def test_time_that_is_left_is_guessed_by_the_others_rounds_before_a_row_has_any(
     assert " s │" not in printed(shown._table())
     shown.line(CELLS[0], line(1))
     assert "16 s" in next(one for one in printed(shown._table()).splitlines() if "[red]x" in one)
+
+
+def test_times_are_as_people_say_them() -> None:
+    assert [span(t) for t in (0.4, 119, 125, 7000, 9000)] == ["0 s", "119 s", "2 min", "117 min", "2.5 h"]
 
 
 def test_without_a_terminal_a_line_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,13 @@ def test_what_to_type_for_a_run() -> None:
     assert not any(command.startswith("polyfed run ") for command in python)
 
 
+def test_a_run_may_be_viewed_from_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_run(tmp_path / "a", rounds=2))
+    told = selection(shelf_of(Path()), ["."], Path())
+    assert told["runs"][0]["name"] == "a"
+    assert told["runs"][0]["commands"][-1]["command"] == "polyfed run experiment.toml --out ../a-again"
+
+
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs a system that tells of its locks")
 def test_the_process_to_stop_is_the_one_that_holds_the_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", rounds=1, done=False)

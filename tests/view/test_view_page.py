@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 HOSTILE = "<img src=x onerror=window.broken=1>"
+MARKS = "document.querySelector('#front-plot').data.filter(one => one.mode === 'markers').length"
 LOSSES = "document.querySelector('#figure-losses .plot')"
 
 
@@ -38,6 +39,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[Served]:
     with served(folder) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def tab(server: Served, open_once: Open) -> Opened:
+    """One page for the tests that leave no mark on it: plotly takes its time to load."""
+    return open_once(server.url, permissions=["clipboard-read", "clipboard-write"])
+
+
+def shown(tab: Opened, place: str) -> Page:
+    """What the address names, anew."""
+    tab.page.evaluate("location.hash = ''")
+    tab.page.locator("#detail").wait_for(state="hidden")
+    tab.said.clear()
+    tab.page.evaluate("place => { location.hash = place; }", place)
+    return tab.page
 
 
 def drawn(page: Page, key: str) -> list[dict[str, Any]]:
@@ -74,7 +90,7 @@ def test_it_lists_searches_filters_and_sorts(server: Served, open_page: Open) ->
     rows.first.wait_for()
     assert rows.count() == 8
     assert page.locator("#live").text_content() == "live"
-    assert "cannot be read" in (page.locator('tr[data-run="broken"] .why').text_content() or "")
+    assert "experiment.toml is broken" in (page.locator('tr[data-run="broken"] .why').text_content() or "")
     page.get_by_label("Search runs").fill("algorithm:fedavg")
     assert [row.get_attribute("data-run") for row in rows.all()] == ["other"]
     assert page.locator("#count").text_content() == "1 of 8 runs"
@@ -104,11 +120,10 @@ def test_a_run_appears_and_goes_without_reload(server: Served, folder: Path, ope
 # figures
 
 
-def test_the_page_follows_a_run_as_it_writes(server: Served, folder: Path, open_page: Open) -> None:
+def test_the_page_follows_a_run_as_it_writes(tab: Opened, folder: Path) -> None:
     run = write_run(folder / "going", rounds=3, done=False)
     try:
-        opened = open_page(f"{server.url}#run=going")
-        page = opened.page
+        page = shown(tab, "run=going")
         assert [len(one["y"]) for one in drawn(page, "losses")] == [3, 3]
         page.evaluate("window.here = 1")  # it would go with a reload
         for round in (4, 5):
@@ -121,7 +136,7 @@ def test_the_page_follows_a_run_as_it_writes(server: Served, folder: Path, open_
             assert one["y"] == pytest.approx([line["losses"][one["name"]] for line in lines], rel=1e-6)
         assert page.evaluate("window.here") == 1
         assert page.locator("code", has_text="polyfed resume").count() == 1
-        assert opened.said == []
+        assert tab.said == []
     finally:
         shutil.rmtree(run)
 
@@ -144,16 +159,15 @@ def test_a_selection_is_compared(server: Served, open_page: Open) -> None:
     assert opened.said == []
 
 
-def test_a_command_is_copied_and_a_figure_saved(server: Served, open_page: Open) -> None:
-    opened = open_page(f"{server.url}#run=done", permissions=["clipboard-read", "clipboard-write"])
-    page = opened.page
+def test_a_command_is_copied_and_a_figure_saved(tab: Opened) -> None:
+    page = shown(tab, "run=done")
     page.get_by_role("button", name="Copy: Use its model on new rows").click()
     assert page.evaluate("navigator.clipboard.readText()").endswith("done rows.csv")
     page.locator("#figure-losses[data-drawn]").wait_for()
     with page.expect_download() as saved:
         page.locator("#figure-losses").get_by_role("button", name="SVG").click()
     assert saved.value.suggested_filename == "losses.svg"
-    assert opened.said == []
+    assert tab.said == []
 
 
 # the front
@@ -169,30 +183,29 @@ def value_at(page: Page, run: str) -> list[float]:
     return [float(value) for value in json.loads(told)]
 
 
-def test_a_slider_replays_the_front(server: Served, open_page: Open) -> None:
-    opened = open_page(server.url)
-    page = opened.page
+def test_a_slider_replays_the_front(tab: Opened) -> None:
+    page = shown(tab, "")
     page.get_by_role("link", name="Explore the front").click()
     page.locator("#front-plot .point").first.wait_for()
     slider = page.get_by_role("slider", name="Round")
-    assert slider.input_value() == "10"
+    assert slider.input_value() == "50"  # along the path: each of five points begins where the one before it ended
     ends = (0.45, 0.45)  # of the point in the middle
     assert value_at(page, "preference-2") == pytest.approx(list(line_of(10, ends=ends)["losses"].values()), rel=1e-4)
-    slider.focus()
-    for _ in range(6):
-        page.keyboard.press("ArrowLeft")
-    until(page, "document.querySelector('#front-plot').dataset.round === '4'")
+    slider.fill("25")
+    slider.press("ArrowLeft")
+    until(page, "document.querySelector('#front-plot').dataset.round === '24'")  # the fourth round of the third point
     assert value_at(page, "preference-2") == pytest.approx(list(line_of(4, ends=ends)["losses"].values()), rel=1e-4)
-    assert page.locator("#front-said").text_content() == "4 of 10"
+    assert page.locator("#front-said").text_content() == "24 of 50"
+    assert page.evaluate(MARKS) == 3  # the other two have not begun
     page.get_by_role("button", name="Replay").click()
-    until(page, "document.querySelector('#front-plot').dataset.round === '10'")
+    until(page, "document.querySelector('#front-plot').dataset.round === '50'")
+    assert page.evaluate(MARKS) == 5
     page.get_by_role("button", name="Replay").wait_for()  # it has stopped by itself
-    assert opened.said == []
+    assert tab.said == []
 
 
-def test_a_click_shows_a_point_with_its_weights_clients_and_model(server: Served, open_page: Open) -> None:
-    opened = open_page(f"{server.url}#front=front")
-    page = opened.page
+def test_a_click_shows_a_point_with_its_weights_clients_and_model(tab: Opened) -> None:
+    page = shown(tab, "front=front")
     page.locator("#front-plot .point").first.wait_for()
     place = page.evaluate(
         "run => { const plot = document.querySelector('#front-plot'); const {xaxis, yaxis} = plot._fullLayout;"
@@ -207,19 +220,18 @@ def test_a_click_shows_a_point_with_its_weights_clients_and_model(server: Served
     point.get_by_role("link", name="preference-1").wait_for()
     assert (page.locator("#front-model").text_content() or "").endswith("front/preference-1/model.safetensors")
     assert point.locator("code", has_text="polyfed predict").count() == 1
-    weights = point.get_by_role("region", name="After round 10").locator("tbody tr").all_text_contents()
+    weights = point.get_by_role("region", name="After its round 10").locator("tbody tr").all_text_contents()
     assert [text.startswith(name) for text, name in zip(weights, ("left0.250.5", "right0.750.5"), strict=True)] == [
         True,
         True,
     ]
     point.get_by_text("7 clients were asked").wait_for()
     assert page.get_by_role("slider", name="left").input_value() == "33"  # the preferences follow
-    assert opened.said == []
+    assert tab.said == []
 
 
-def test_preferences_lead_to_the_nearest_point(server: Served, open_page: Open) -> None:
-    opened = open_page(f"{server.url}#front=front")
-    page = opened.page
+def test_preferences_lead_to_the_nearest_point(tab: Opened) -> None:
+    page = shown(tab, "front=front")
     point = page.locator("#front-point")
     point.get_by_role("link", name="preference-2").wait_for()  # both alike: the middle
     page.get_by_role("slider", name="right").fill("0")
@@ -231,7 +243,7 @@ def test_preferences_lead_to_the_nearest_point(server: Served, open_page: Open) 
     page.get_by_text("All points as a table").click()
     page.get_by_role("button", name="left 0.75, right 0.25").click()  # without a mouse
     point.get_by_role("link", name="preference-3").wait_for()
-    assert opened.said == []
+    assert tab.said == []
 
 
 def test_a_front_of_many_objectives_is_drawn_by_all_of_them_or_two(tmp_path: Path, open_page: Open) -> None:

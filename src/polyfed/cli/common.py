@@ -55,6 +55,8 @@ def study_report(study: Path) -> tuple[str | None, str]:
         write_report([study], page)
     except PolyfedError as error:
         return None, f"No report: {error}"
+    except Exception as error:  # the runs are done: their table does not wait for a page
+        return None, f"No report ({cut(f'{type(error).__name__}: {error}')}); 'polyfed report {study}' tries again."
     return str(page), ""
 
 

@@ -25,7 +25,7 @@ from polyfed.report.sections import (
 )
 from polyfed.report.studies import study_sections
 
-SCRIPTS = ("unpack.js", "theme.js", "figures.js", "page.js")
+SCRIPTS = ("unpack.js", "theme.js", "figures.js", "cards.js", "page.js")
 
 
 def page(records: Sequence[Record], figures: Sequence[Figure], title: str, studies: Sequence[Study] = ()) -> str:

@@ -122,8 +122,12 @@ class Record:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """The lines of clients.jsonl, 'round', 'split', 'names' and 'clients'; empty where they were not asked for."""
-        lines = self._clients if self.path is None else Tail(self.path / "clients.jsonl").read()
-        return [line for line in lines if isinstance(line.get("clients"), dict)]
+        return list(self.each_clients_line())
+
+    def each_clients_line(self) -> Iterator[dict[str, Any]]:
+        """The lines of clients.jsonl one by one: those of a million clients are long."""
+        lines = self._clients if self.path is None else Tail(self.path / "clients.jsonl").one_by_one()
+        return (line for line in lines if isinstance(line.get("clients"), dict))
 
     @property
     def state(self) -> State:

@@ -42,6 +42,16 @@ class Tail:
         self._end += len(whole)
         return list(_parsed(whole))
 
+    def one_by_one(self) -> Iterator[dict[str, Any]]:
+        """The whole lines of the file from its beginning, only one of them in memory at a time."""
+        try:
+            with self.path.open("rb") as file:
+                for text in file:
+                    if text.endswith(b"\n"):
+                        yield from _parsed(text)
+        except OSError:
+            return
+
     def last(self) -> dict[str, Any] | None:
         """The newest whole line alone, from the end of the file."""
         size = LAST

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyfed.core.errors import BadInput, nearest, shown
+from polyfed.run.showing import inline
 from polyfed.study.cells import read_study
 from polyfed.study.front_table import as_html, as_text
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import pandas
 
     from polyfed.experiment.loading import Loaded
+    from polyfed.report.figure import Figure
 
 Kind = Literal["preference", "scalarisation"]
 FILE = "front.json"
@@ -201,13 +203,17 @@ class Front:
     def plot(self) -> Any:
         """A `matplotlib.figure.Figure` of the points; needs polyfed[report]."""
         from polyfed.report.drawing import draw
+
+        return draw(self._figure())
+
+    def _figure(self) -> Figure:
         from polyfed.report.figures import front
         from polyfed.report.records import Record
 
         made = front([Record.read(point.run) for point in self.points if point.state == "done"])
         if made is None:
             raise BadInput(f"{self.path} has fewer than two points; 'polyfed front' goes on with it.")
-        return draw(made)
+        return made
 
     def __str__(self) -> str:
         return as_text(self.about)
@@ -216,7 +222,16 @@ class Front:
         return f"Front({str(self.path)!r}, {len(self.about['points'])} points of {', '.join(self.objectives)})"
 
     def _repr_html_(self) -> str:
-        return as_html(self.about)
+        return as_html(self.about) + self._drawing()
+
+    def _drawing(self) -> str:
+        """The points as a picture in a page; '' where nothing can be drawn."""
+        from polyfed.report.drawing import svg
+
+        try:
+            return inline(svg(self._figure()))
+        except Exception:  # without matplotlib, or with runs that are gone: there is the table
+            return ""
 
 
 def _checked(given: Mapping[str, float], objectives: Sequence[str]) -> dict[str, float]:

@@ -137,12 +137,12 @@ class LiveTable(Watch):
             row.last = last_figures(outcome.summary["objectives"])
 
     def _table(self) -> Table:
-        made = Table(caption=Text(f"{time.monotonic() - self._begun:.0f} s so far"), caption_justify="left")
+        made = Table(caption=Text(f"{span(time.monotonic() - self._begun)} so far"), caption_justify="left")
         made.add_column("method")
         made.add_column("runs", justify="right")
         made.add_column("rounds", min_width=BAR)
         made.add_column("last figures", overflow="ellipsis", no_wrap=True)
-        made.add_column("left", justify="right")
+        made.add_column("work left", justify="right")
         per_row = {name: sum(cell.row == name for cell in self.cells) for name in self._rows}
         for name, row in self._rows.items():
             runs = f"{row.ended}/{per_row[name]}" + (f", {row.failed} failed" if row.failed else "")
@@ -157,7 +157,13 @@ class LiveTable(Watch):
         left = row.total - sum(row.rounds.values())
         if not rounds or left <= 0:
             return "" if left > 0 else "done"
-        return f"{left * sum(one.seconds for one in timed) / rounds:.0f} s"
+        return span(left * sum(one.seconds for one in timed) / rounds)
+
+
+def span(seconds: float) -> str:
+    """A time as people say it."""
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _rounds(cell: Cell) -> int:

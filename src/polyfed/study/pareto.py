@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from polyfed.core.errors import BadInput
 from polyfed.metrics import hypervolume
 
 Points = NDArray[np.float64]  # one row a point, one column an objective; all losses, less is better
@@ -29,12 +28,7 @@ def reference_of(points: Points) -> list[float]:
 
 def dominated_volume(points: Points, reference: Sequence[float]) -> float | None:
     """The hypervolume up to a reference point; None where moocore is not installed."""
-    try:
-        return hypervolume(points.tolist(), reference)
-    except BadInput:
-        if _has_moocore():
-            raise
-        return None
+    return hypervolume(points.tolist(), reference) if _has_moocore() else None
 
 
 def _has_moocore() -> bool:

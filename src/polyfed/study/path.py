@@ -3,37 +3,37 @@
 The first point is in the middle, and is trained from the start. Every other begins with the model of a neighbour that
 is there already, so that it has a short way to go.
 
-*Preferences of two objectives* go where the gap is largest. After the middle, r = (1/2, 1/2), and the ends, (1, 0) and
-(0, 1), take the two neighbours a and b whose rectangle |F_1(a) - F_1(b)| |F_2(a) - F_2(b)| is the largest: so much
-hypervolume a point between them could win. The next preference is the one whose ray r_1 F_1 = r_2 F_2 goes through the
-middle of a and b. A ray that was tried already is not tried again: there is no front where it goes. Where no gap is
-left, the next preference is that of equally spaced ones which is farthest from all before it.
+*Preferences* go where the gap is largest. After the middle, r = (1, ..., 1) / M, and the ends, r = (1, 0, ..., 0) and so
+on, take two neighbours a and b, among the points that are not dominated. The next preference is the one whose ray
+r_1 F_1 = ... = r_M F_M goes through the middle of their losses. Of two objectives, neighbours are next to each other,
+and the largest gap is the rectangle |F_1(a) - F_1(b)| |F_2(a) - F_2(b)|: so much hypervolume a point between them could
+win. Of more, neighbours are those with no other point in the ball between them (Gabriel's graph, losses scaled to their
+range), and the largest gap is the longest. A ray that was tried already is not tried again: there is no front where it
+goes. Where no gap is left, the next preference is that of evenly spread ones which is farthest from all before it.
 
-*Preferences of more objectives* aim at points of the simplex between the corners' loss vectors A_1, ..., A_M, where A_k
-is what training for objective k alone gives: for shares s, the ray through sum_k s_k A_k, so r_k = 1 / that. Shares
-fill the simplex evenly (`shares`).
+*Scalarisations* have weights that fill the simplex evenly (`shares`); the next is always the one that is nearest to one
+that is there (the minimum spanning tree).
 
-*Scalarisations* have the shares as weights.
-
-At an end, where one objective alone is asked for, the others have a share of 2 % of the weights among them all: of the
-models that are best for one objective, that is one which is also good for the others.
-
-With given shares, the next point is always the one that is nearest to one that is there (the minimum spanning tree).
+At an end, where one objective alone is asked for, a tenth of the weights is spread evenly: among the models that are
+best for one objective, that is one which is also good for the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations, combinations_with_replacement, pairwise
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.study.pareto import non_dominated
+
 Floats = NDArray[np.float64]
 SAME_RAY = 0.05  # logarithm of the ratio of two rays that are one
-AT_AN_END = 0.02  # of the weights is spread evenly where an objective would have none
+AT_AN_END = 0.1  # of the weights is spread evenly where an objective would have none
+LEAST = 1e-9  # of the largest r: what is less is an end
 LATTICE = 4000  # points of the simplex to choose from, at most
 
 
@@ -63,100 +63,92 @@ class Step:
     start: int | None
 
 
-def next_of_two(tried: Sequence[Tried], points: int) -> Step | None:
-    """The next preference of two objectives; None where too many failed.
+def next_preference(tried: Sequence[Tried], objectives: int, points: int) -> Step | None:
+    """The next preference; None where too many failed.
 
     Args:
         tried: those that were.
+        objectives: M.
         points: how many there will be.
     """
-    begin = [np.array([0.5, 0.5]), np.array([1.0, 0.0]), np.array([0.0, 1.0])]
-    if len(tried) < len(begin):
-        start = next((i for i, one in enumerate(tried) if one.losses is not None), None)
-        return Step(begin[len(tried)], start)
+    begin = [np.full(objectives, 1 / objectives), *np.eye(objectives)]
     there = [i for i, one in enumerate(tried) if one.losses is not None]
+    if len(tried) < len(begin):
+        return Step(begin[len(tried)], there[0] if there else None)
     if len(there) < 2:
         return None
     r = _in_largest_gap(tried)
     if r is None:
         known = np.array([one.preference for one in tried])
-        spaced = shares(2, points)
-        r = spaced[int(np.abs(spaced[:, None] - known[None]).sum(2).min(1).argmax())]
-    return Step(r, min(there, key=lambda i: abs(_ray(tried[i].preference) - _ray(r))))
+        spread = shares(objectives, points)
+        r = spread[int(np.abs(spread[:, None] - known[None]).sum(2).min(1).argmax())]
+    return Step(r, min(there, key=lambda i: _apart(tried[i].preference, r)))
 
 
 def _in_largest_gap(tried: Sequence[Tried]) -> Floats | None:
     """r of the ray through the middle of the largest gap between neighbours; None where all were tried."""
-    rays = [_ray(one.preference) for one in tried]
-    there = sorted((one.losses for one in tried if one.losses is not None), key=tuple)
+    losses = np.array([one.losses for one in tried if one.losses is not None])
+    good = losses[non_dominated(losses)]
     gaps = []
-    for a, b in pairwise(there):
-        r = 1 / np.maximum((a + b) / 2, np.finfo(float).tiny)
-        area = abs(float(np.prod(a - b)))
-        if area > 0 and all(abs(_ray(r) - other) > SAME_RAY for other in rays):
-            gaps.append((area, _ray(r), r / r.sum()))
-    return max(gaps, key=lambda gap: gap[:2])[2] if gaps else None
+    for size, i, j in _gaps(good):
+        r = 1 / np.maximum((good[i] + good[j]) / 2, np.finfo(float).tiny)
+        if size > 0 and all(_apart(r, one.preference) > SAME_RAY for one in tried):
+            gaps.append((size, i, j, r / r.sum()))
+    return max(gaps, key=lambda gap: gap[:3])[3] if gaps else None
 
 
-def _ray(r: Floats) -> float:
-    """The logarithm of r_1 / r_2: infinite at the ends."""
-    with np.errstate(divide="ignore"):
-        return float(np.log(r[0]) - np.log(r[1]))
+def _gaps(good: Floats) -> list[tuple[float, int, int]]:
+    """How large the gap between each two neighbours is, and which they are."""
+    if good.shape[1] == 2:
+        order = np.argsort(good[:, 0], kind="stable").tolist()
+        return [(abs(float(np.prod(good[i] - good[j]))), i, j) for i, j in pairwise(order)]
+    span = np.ptp(good, axis=0)
+    places = good / np.where(span > 0, span, 1.0)
+    far = np.linalg.norm(places[:, None] - places[None], axis=2)
+    found = []
+    for i, j in combinations(range(len(good)), 2):
+        within = np.linalg.norm(places - (places[i] + places[j]) / 2, axis=1) < far[i, j] / 2 * (1 - 1e-9)
+        if not within.any():
+            found.append((float(far[i, j]), i, j))
+    return found
 
 
-def next_of_shares(tried: Sequence[Tried], all_shares: Floats, aimed: bool) -> Step | None:
-    """The next of given shares; None after the last.
+def _apart(r: Floats, other: Floats) -> float:
+    """How far two rays are from each other: the logarithm of the largest ratio of ratios; large from an end."""
+    logs = [np.log(np.maximum(one / one.max(), LEAST)) for one in (r, other)]
+    return float(np.ptp(logs[0] - logs[1]))
+
+
+def next_weights(tried: Sequence[Tried], objectives: int, points: int) -> Step | None:
+    """The next weights of a scalarisation; None after the last, or where all failed.
 
     Args:
-        tried: those that were, in the order of `in_order`.
-        all_shares: the middle first, then the corners, then the others.
-        aimed: whether shares stand for rays through the corners' losses, and not for weights.
+        tried: those that were.
+        objectives: M.
+        points: how many there will be.
     """
-    order = in_order(all_shares, corners_first=aimed)
-    done = len(tried)
-    if done == len(order):
-        return None
+    every = shares(objectives, points)
+    every = every[in_order(every)]
     there = [i for i, one in enumerate(tried) if one.losses is not None]
-    if done and not there:
+    if len(tried) == len(every) or (tried and not there):
         return None
-    share = all_shares[order[done]]
-    far = [float(np.linalg.norm(all_shares[order[i]] - share)) for i in there]
-    start = there[int(np.argmin(far))] if there else None
-    weights = (1 - AT_AN_END) * share + AT_AN_END / len(share) if 0.0 in share else share
-    return Step(_aimed(share, tried, all_shares[order]) if aimed else weights, start)
+    share = every[len(tried)]
+    start = min(there, key=lambda i: float(np.linalg.norm(every[i] - share)), default=None)
+    return Step((1 - AT_AN_END) * share + AT_AN_END / len(share) if 0.0 in share else share, start)
 
 
-def _aimed(share: Floats, tried: Sequence[Tried], before: Floats) -> Floats:
-    """r of the ray through sum_k s_k A_k; the share itself at corners, and while a corner is not known."""
-    corners: dict[int, Floats] = {}
-    for one, own in zip(tried, before, strict=False):
-        if own.max() == 1.0 and one.losses is not None:
-            corners[int(own.argmax())] = one.losses
-    if share.max() == 1.0 or len(corners) < len(share):
-        return share
-    r = 1 / np.maximum(sum(s * corners[k] for k, s in enumerate(share)), np.finfo(float).tiny)
-    return np.asarray(r / r.sum())
-
-
-def in_order(all_shares: Floats, *, corners_first: bool) -> list[int]:
+def in_order(all_shares: Floats) -> list[int]:
     """The first, then always the one that is nearest to any before it.
 
     Args:
         all_shares: points of the simplex.
-        corners_first: whether the corners come before what lies between them.
     """
-    corners = [i for i in range(1, len(all_shares)) if corners_first and all_shares[i].max() == 1.0]
-    order = [0, *corners]
-    rest = [i for i in range(1, len(all_shares)) if i not in corners]
-    if not rest:
-        return order
-    near = np.linalg.norm(all_shares[rest][:, None] - all_shares[order][None], axis=2).min(1)
+    order, rest = [0], list(range(1, len(all_shares)))
+    near = np.linalg.norm(all_shares[rest] - all_shares[0], axis=1)
     while rest:
         place = int(near.argmin())
         order.append(rest.pop(place))
-        near = np.delete(near, place)
-        if rest:
-            near = np.minimum(near, np.linalg.norm(all_shares[rest] - all_shares[order[-1]], axis=1))
+        near = np.minimum(np.delete(near, place), np.linalg.norm(all_shares[rest] - all_shares[order[-1]], axis=1))
     return order
 
 

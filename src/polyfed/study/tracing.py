@@ -13,7 +13,7 @@ from polyfed.core.errors import BadInput, Interrupted, PolyfedError, RunStopped,
 from polyfed.study.cells import LOCK, check_folder, locked, read_study, write_study
 from polyfed.study.front import FILE, FORMAT, Front, Kind, Point
 from polyfed.study.pareto import Points, dominated_volume, non_dominated, reference_of, spacing
-from polyfed.study.path import Step, Tried, next_of_shares, next_of_two, shares
+from polyfed.study.path import Step, Tried, next_preference, next_weights
 from polyfed.study.runner import AGAIN, Outcome
 from polyfed.study.training import Trainer, Wanted
 
@@ -114,9 +114,8 @@ class _Study:
     def _next(self, kind: Kind, rows: Sequence[Mapping[str, Any]], points: int) -> Step | None:
         names = self.trainer.objectives
         tried = [Tried(_vector(row["preference"], names), _losses(row, names)) for row in rows]
-        if kind == "preference" and len(names) == 2:
-            return next_of_two(tried, points)
-        return next_of_shares(tried, shares(len(names), points), aimed=kind == "preference")
+        choose = next_preference if kind == "preference" else next_weights
+        return choose(tried, len(names), points)
 
     def _row(self, wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
         """A point of front.json."""

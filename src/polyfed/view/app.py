@@ -27,8 +27,9 @@ from polyfed.view.shelf import Shelf
 
 HEARTBEAT = 15.0  # seconds; whoever has gone is found out by it
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-OF_REPORT = ("page.css", "theme.js", "figures.js")  # shared with the report
-OWN = ("index.html", "view.css", "icon.svg", "parts.js", "list.js", "chosen.js", "front.js", "view.js")
+OF_REPORT = ("page.css", "theme.js", "figures.js", "cards.js")  # shared with the report
+SCRIPTS = ("parts.js", "list.js", "chosen.js", "path.js", "sketch.js", "point.js", "front.js", "view.js")
+OWN = ("index.html", "view.css", "icon.svg", *SCRIPTS)
 
 
 @dataclass

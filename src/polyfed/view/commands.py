@@ -21,7 +21,7 @@ def commands(path: Path, state: str, settings: Mapping[str, Any]) -> list[Comman
         settings: of the run.
     """
     python = bool(settings.get("python"))
-    again = path.with_name(f"{path.name}-again")
+    again = path.with_name(f"{path.name}-again") if path.name else Path("..") / f"{path.resolve().name}-again"
     found = {"done": [_predict, _load], "running": [_stop], "stopped": [_resume], "broken": [_repair]}[state]
     shown = [make(path, settings) for make in found]
     if state == "broken":

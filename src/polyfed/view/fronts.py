@@ -86,11 +86,12 @@ def _told(path: Path) -> dict[str, Any]:
 
 
 def _point(point: Mapping[str, Any], objectives: list[str]) -> dict[str, Any]:
-    run, state = point.get("run"), point.get("state")
+    run, start, state = point.get("run"), point.get("start"), point.get("state")
     return {
         "run": run if isinstance(run, str) else "",
+        "start": start if isinstance(start, str) else "",
         "kind": str(point.get("kind", ""))[:40],
-        "preference": _numbers(point.get("preference"), objectives),
+        "preference": {n: v for n, v in _numbers(point.get("preference"), objectives).items() if v is not None},
         "losses": _numbers(point.get("losses"), objectives),
         "metrics": {name: _numbers(table) for name, table in _table(point.get("metrics")).items()},
         "state": str(state)[:20] if state else "missing",

@@ -50,13 +50,8 @@ def _figures(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict
 
 def _skipped(shelf: Shelf, skipped: Mapping[str, str], shown: Path) -> list[dict[str, Any]]:
     """Why some runs are not shown, and what mends those that are there."""
-    return [
-        {
-            "why": f"{visible(id)}: {why}",
-            "commands": commands(shown / id, "broken", {}) if id in shelf.folder.rows else [],
-        }
-        for id, why in skipped.items()
-    ]
+    mend = {id: commands(shown / id, "broken", {}) for id in skipped if id in shelf.folder.rows}
+    return [{"why": f"{visible(id)}: {why}", "commands": mend.get(id, [])} for id, why in skipped.items()]
 
 
 def _run(shelf: Shelf, id: str, record: Record, shown: Path) -> dict[str, Any]:

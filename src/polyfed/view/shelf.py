@@ -35,7 +35,7 @@ class Shelf:
 
     @contextmanager
     def records(self, ids: Sequence[str]) -> Iterator[tuple[list[tuple[str, Record]], dict[str, str]]]:
-        """Runs as they are now, and a sentence by the id of each that cannot be read; nobody else reads while they are used.
+        """Runs as they are now, and a sentence for each that cannot be read; nobody else reads while they are used.
 
         Args:
             ids: as the list calls them.
@@ -53,9 +53,8 @@ class Shelf:
                     skipped[id] = str(error)
                 except ODD as error:
                     skipped[id] = f"Its files cannot be read ({cut(str(error), 120)})."
-            names = [Path(id).name for id, _ in found]
-            for id, record in found:
-                name = self.folder.root.name if id == "." else Path(id).name
+            names = [self.folder.root.name if id == "." else Path(id).name for id, _ in found]
+            for name, (id, record) in zip(names, found, strict=True):
                 record.name = name if names.count(name) == 1 else id
             yield found, skipped
 

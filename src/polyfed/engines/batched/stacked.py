@@ -223,6 +223,7 @@ def compiling() -> Iterator[None]:
 
     with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256):
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
+        warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")  # which it looks at
         yield
 
 

@@ -14,17 +14,18 @@ from polyfed.report.figures.omega import omega
 from polyfed.report.figures.personalised import personalised
 from polyfed.report.figures.profiles import parallel, profile, radar
 from polyfed.report.figures.scalars import duality, gap, gram_error, improved, optimum, others, stationarity
+from polyfed.report.figures.ternary import ternary
 from polyfed.report.figures.weights import weights
 from polyfed.report.records import Record
 
 __all__ = [
     "clients", "compared", "duality", "failures", "figures_of", "front", "gap", "gram_error", "improved", "losses",
     "metrics", "omega", "optimum", "others", "parallel", "personalised", "profile", "progress", "radar", "splits",
-    "stationarity", "train", "weights",
+    "stationarity", "ternary", "train", "weights",
 ]  # fmt: skip
 Builder = Callable[[Sequence[Record]], Figure | list[Figure] | None]
 BUILDERS: tuple[Builder, ...] = (
-    losses, metrics, compared, front, profile, weights, clients, improved, personalised, progress, train,
+    losses, metrics, compared, front, ternary, profile, weights, clients, improved, personalised, progress, train,
     splits, stationarity, optimum, gram_error, gap, duality, omega, others, failures,
 )  # fmt: skip
 

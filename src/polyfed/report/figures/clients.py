@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,36 +59,34 @@ def spreads_of(record: Record) -> dict[tuple[str, str], Spread]:
 
 
 def _measured(record: Record) -> bool:
-    return bool(record.columns.keys("clients")) or bool(record.clients)
+    return bool(record.columns.keys("clients")) or next(record.each_clients_line(), None) is not None
 
 
 def _exact(record: Record) -> dict[tuple[str, str], Spread]:
-    rounds = record.columns.rounds.tolist()
-    place = {round: i for i, round in enumerate(rounds)}
-    found: dict[tuple[str, str], list[tuple[int, Numbers]]] = {}
-    for line in record.clients:
+    place = {round: i for i, round in enumerate(record.columns.rounds.tolist())}
+    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    last: dict[tuple[str, str], Numbers] = {}
+    for line in record.each_clients_line():
         if line["round"] not in place:  # its line of metrics is not there yet
             continue
         for objective, row in line["clients"].items():
             for metric, values in row.items() if isinstance(row, dict) else ():
-                own = _numbers(values)
-                if np.isfinite(own).any():
-                    some = (place[line["round"]], own[np.isfinite(own)])
-                    found.setdefault((objective, metric), []).append(some)
-    return {key: _summed(some, record.better(*key) == "higher") for key, some in found.items()}
+                own, key = _numbers(values), (str(objective), str(metric))
+                if (own := own[np.isfinite(own)]).size:
+                    worst = worst_decile(own, record.better(*key) == "higher")
+                    found.setdefault(key, []).append((place[line["round"]], *np.percentile(own, (25, 50, 75)), worst))
+                    last[key] = own
+    tables = {key: np.array(rows) for key, rows in found.items()}
+    return {
+        key: Spread(t[:, 0].astype(np.intp), t[:, 2], t[:, 1], t[:, 3], t[:, 4], last[key], True)
+        for key, t in tables.items()
+    }
 
 
 def _numbers(values: Any) -> Numbers:
     """Clients' figures as numbers, NaN for whatever is none."""
     every = values if isinstance(values, list) else []
     return np.array([as_number(value) for value in every], dtype=np.float64)
-
-
-def _summed(some: list[tuple[int, Numbers]], more_is_better: bool) -> Spread:
-    quartiles = np.array([np.percentile(own, (25, 50, 75)) for _, own in some])
-    worst = np.array([worst_decile(own, more_is_better) for _, own in some])
-    rows = np.array([row for row, _ in some], dtype=np.intp)
-    return Spread(rows, quartiles[:, 1], quartiles[:, 0], quartiles[:, 2], worst, some[-1][1], True)
 
 
 def worst_decile(values: Numbers, more_is_better: bool) -> float:
@@ -125,8 +123,7 @@ def _moving(roles: Sequence[Role], spreads: dict[tuple[int, str], Spread], metri
         looks = (look(0), look(1)) if alone else (role.look, role.look)
         run = role.record.name
         middle_line = Series(names[0], one.middle, x, one.low, one.high, panel, run=run, **looks[0])
-        dashed = Series(names[1], one.worst, x, panel=panel, run=run, **{**looks[1], "dash": 1})
-        series += [middle_line, dashed]
+        series += [middle_line, replace(Series(names[1], one.worst, x, panel=panel, run=run, **looks[1]), dash=1)]
     said = metric.replace("_", " ")
     about = f"The {said} of clients on their own rows: the {middle}, {band} as a band, and the mean of the worst tenth."
     panels = objectives if len(objectives) > 1 else ()

@@ -12,7 +12,7 @@ from polyfed.report.figures.curves import FEW
 from polyfed.report.last import Ends, ends
 from polyfed.report.records import Record
 
-MEAN = "mean"
+MOST = 16  # methods that stand side by side
 
 
 def compared(records: Sequence[Record]) -> list[Figure]:
@@ -25,7 +25,7 @@ def compared(records: Sequence[Record]) -> list[Figure]:
 def _bars(table: Ends) -> Figure | None:
     roles = cast(table.records)
     methods = list(dict.fromkeys(role.name for role in roles))
-    if len(methods) < 2:
+    if not 2 <= len(methods) <= MOST:
         return None
     many = len(table.objectives) > FEW
     values = table.values.mean(1, keepdims=True) if many else table.values

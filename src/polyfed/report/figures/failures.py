@@ -19,10 +19,11 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def failures(records: Sequence[Record]) -> Figure | None:
-    """Of one run: how often each client failed, by reason; of several: how often each reason came, by run."""
-    if not any(record.columns.failures for record in records):
+    """Where one run had failures: how often each client failed, by reason; else how often each reason came, by run."""
+    some = [record for record in records if record.columns.failures]
+    if not some:
         return None
-    return _by_client(records[0]) if len(records) == 1 else _by_run(records)
+    return _by_client(some[0]) if len(some) == 1 else _by_run(records)
 
 
 def _by_client(record: Record) -> Figure:
@@ -55,7 +56,8 @@ def _by_run(records: Sequence[Record]) -> Figure:
     for place, name in enumerate(dict.fromkeys(role.name for role in roles)):
         mine = [one for role in roles if role.name == name for one in role.record.columns.failures]
         count = Counter(reason[str(one.get("why", ""))] for one in mine)
-        series.append(Series(name, numbers([count[why] for why in words]), **look(place)))
+        if count:
+            series.append(Series(name, numbers([count[why] for why in words]), **look(place)))
     about = f"How often clients failed for each reason, in {len(records)} runs."
     axis = {"reason": Axis("reason", "reason")}
     return Figure(

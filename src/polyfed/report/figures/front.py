@@ -34,13 +34,13 @@ def front(records: Sequence[Record], metric: str = "loss", at: float = np.inf) -
         return None
     if len(every.objectives) > 3:
         return parallel(records, metric, at)
-    groups = _seeds(cast(every.records))
-    found = _means(every, groups)
+    groups = seeds_of(cast(every.records))
+    found = means_of(every, groups)
     pairs = list(combinations(range(len(found.objectives)), 2))
     best = efficient(found.costs)
-    roles = _by_method([group[0][1] for group in groups])
+    roles = by_method([group[0][1] for group in groups])
     sizes = [len(group) for group in groups]
-    labels = [_label(role, found, i, bool(best[i]), sizes[i]) for i, role in enumerate(roles)]
+    labels = [label_of(role, found, i, bool(best[i]), sizes[i]) for i, role in enumerate(roles)]
     ids = [role.record.name if n == 1 else "" for role, n in zip(roles, sizes, strict=True)]
     points = list(zip(roles, labels, ids, strict=True))
     series = [one for pair in pairs for one in _pair(found, points, best, pair, len(pairs) > 1)]
@@ -81,7 +81,7 @@ def _pair(found: Ends, points: Sequence[Point], best: np.ndarray[tuple[int], np.
     return series
 
 
-def _seeds(roles: Sequence[Role]) -> list[list[tuple[int, Role]]]:
+def seeds_of(roles: Sequence[Role]) -> list[list[tuple[int, Role]]]:
     """Runs that differ in their seeds alone, each with its place."""
     groups: dict[str, list[tuple[int, Role]]] = {}
     for i, role in enumerate(roles):
@@ -89,7 +89,7 @@ def _seeds(roles: Sequence[Role]) -> list[list[tuple[int, Role]]]:
     return list(groups.values())
 
 
-def _means(every: Ends, groups: Sequence[Sequence[tuple[int, Role]]]) -> Ends:
+def means_of(every: Ends, groups: Sequence[Sequence[tuple[int, Role]]]) -> Ends:
     """A row for each method: the mean over its seeds."""
     values = np.stack([every.values[[i for i, _ in group]].mean(0) for group in groups])
     return replace(every, records=tuple(group[0][1].record for group in groups), values=values)
@@ -111,7 +111,7 @@ def _single(
     return series
 
 
-def _by_method(roles: Sequence[Role]) -> list[Role]:
+def by_method(roles: Sequence[Role]) -> list[Role]:
     """Runs that differ in their preference alone are points of one method, and one series."""
     groups: dict[str, list[Role]] = {}
     for role in roles:
@@ -128,7 +128,7 @@ def _by_method(roles: Sequence[Role]) -> list[Role]:
     return [Role(role.record, *of[id(role)]) for role in roles]
 
 
-def _label(role: Role, found: Ends, i: int, best: bool, seeds: int) -> str:
+def label_of(role: Role, found: Ends, i: int, best: bool, seeds: int) -> str:
     values = ", ".join(f"{o} {v:.4g}" for o, v in zip(found.objectives, found.values[i], strict=True))
     who = role.record.name if seeds == 1 else f"{role.name}, mean of {seeds} seeds"
     return f"{who}: {values}{'' if best else ', dominated'}"

@@ -105,7 +105,7 @@ def _regulariser(record: Record, model: str) -> str:
 def _names(record: Record, tasks: int) -> list[str]:
     """What the tasks are called, where the run says so for each of them."""
     told = (record.summary or {}).get("tasks")
-    known = told if isinstance(told, list) else next((line.get("names") for line in record.clients), None)
+    known = told if isinstance(told, list) else next((line.get("names") for line in record.each_clients_line()), None)
     if isinstance(known, list) and len(known) == tasks:
         return [str(name) for name in known]
     return [f"task {i}" for i in range(tasks)]

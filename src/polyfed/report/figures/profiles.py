@@ -12,15 +12,20 @@ from polyfed.report.last import Ends, ends, shared_metric
 from polyfed.report.records import Record
 
 FEWEST, MOST = 3, 12  # objectives that a radar can show
+POLYGONS = 8  # that one can tell apart in it
 
 
 def profile(records: Sequence[Record]) -> Figure | None:
-    """All objectives of runs at once: a radar of 3 to 12 of them, parallel coordinates of more."""
+    """All objectives of runs at once: a radar of 3 to 12 of them, parallel coordinates of more, or of many runs."""
     metric = shared_metric(records)
     found = ends(records, metric)
-    if found is None or len(found.objectives) <= MOST:
+    if found is None or len(found.objectives) < FEWEST:
+        return None
+    crowded = len({role.name for role in cast(found.records)}) > POLYGONS
+    if len(found.objectives) <= MOST and not crowded:
         return radar(records)
-    return parallel(records) if metric != "loss" or len(records) == 1 else None  # the front has those of the losses
+    drawn = metric == "loss" and len(found.records) > 1 and len(found.objectives) > FEWEST  # as the front
+    return None if drawn else parallel(records)
 
 
 def radar(records: Sequence[Record]) -> Figure | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from polyfed.report.figure import Figure, Series
 from polyfed.report.painting.curves import legend, legend_columns
 from polyfed.report.painting.style import colour, dress, marker
 
+WRAPPED = 32  # letters of a line of a long name
 LONG = 10  # letters from which on names stand beside and not below
 
 
@@ -52,7 +54,8 @@ def _named(axes: Any, figure: Figure, lying: bool) -> None:
     across = next(iter(figure.x.values()), None)
     dress(axes, None, None if lying else figure.y)
     if lying:
-        axes.set_yticks(places, figure.categories)
+        axes.set_yticks(places, [fill(name, WRAPPED) for name in figure.categories])
+        axes.set_xlim(left=0)
         axes.invert_yaxis()
         axes.set_xlabel(figure.y.label)
         axes.grid(axis="y", visible=False)

@@ -91,13 +91,13 @@ def legend(canvas: Any, axes: Any, figure: Figure, panels: tuple[str, ...]) -> N
         return
     width = canvas.get_size_inches()[0]
     columns = legend_columns(list(entries), width)
-    canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, handlelength=1.9,
+    canvas.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, handlelength=2.6,
                   columnspacing=1.2, borderaxespad=0.2)  # fmt: skip
 
 
 def legend_columns(names: list[str], width: float) -> int:
     """How many entries fit beside each other, so that all rows but the last are full."""
-    most = max(1, int(width / (0.062 * max(map(len, names)) + 0.42)))
+    most = max(1, int(width / (0.062 * max(map(len, names)) + 0.5)))
     rows = -(-len(names) // most)
     return -(-len(names) // rows)
 

@@ -2,25 +2,19 @@
 
    polyfedFigures.draw(element, figure, options)     draw a figure into an element; a promise
    polyfedFigures.update(element, figure, options)   another figure or other options there; what is not given stays
-   polyfedFigures.card(figure, options)              an <article>: heading, controls, plot, key, notes, table; drawn
-                                                     when it comes into sight. card.update(figure, options) changes it
    polyfedFigures.redraw()                           all of them again, in the colours of the theme at hand
    polyfedFigures.ready = promise                    where plotly.js comes later than this script
-   polyfedFigures.drawAll()                          also those that nobody has scrolled to: before printing
 
    A figure is what Figure.to_json writes; its lists of numbers may be packed as "f4:<base64 of float32>".
    Options: axis (key of the horizontal axis), log (of the vertical one), panels (names to show), hidden (names of
-   series), marked (ids of points in a ring), picked (a function of {id, name, index, point} when a point is clicked). */
+   series), marked (ids of points in a ring), picked (called with {id, name, index, point} of a point clicked). */
 "use strict";
 const polyfedFigures = (() => {
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
   const MARKERS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cross", "star"];
   const COLOURS = 8;
-  const ROWS = 400; // of a table
-  const PANELS = 6; // of a figure at once, where it has many
   const LETTERS = 26; // of a name beside an axis
   const SHORT = 10; // letters of a label beside a point; longer ones are shown when it is pointed at
-  const TIMES = 5; // how far values reach before a logarithmic scale is of use
   const states = new Map(); // of drawn elements
   const shared = { ready: Promise.resolve() }; // ready: when plotly will be there
 
@@ -33,7 +27,9 @@ const polyfedFigures = (() => {
   function numbers(values) {
     if (!values) return [];
     if (typeof values !== "string") return values.map((value) => (value === null ? NaN : value));
-    const bytes = Uint8Array.from(atob(values.slice(3)), (letter) => letter.charCodeAt(0));
+    const packed = atob(values.slice(3));
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
     return Array.from(new Float32Array(bytes.buffer));
   }
 
@@ -63,13 +59,22 @@ const polyfedFigures = (() => {
     return known[name];
   }
   const ofSeries = (one) => colour(`c${one.colour % COLOURS}`);
-  const through = (rgb, share) => rgb.replace(/^rgba?\(([^)]+)\).*$/, (_, inner) => {
-    const [r, g, b] = inner.split(/[\s,/]+/);
-    return `rgba(${r},${g},${b},${share})`;
-  });
+  const through = (rgb, share) =>
+    rgb.replace(/^rgba?\(([^)]+)\).*$/, (_, inner) => {
+      const [r, g, b] = inner.split(/[\s,/]+/);
+      return `rgba(${r},${g},${b},${share})`;
+    });
   function scale(diverging) {
-    if (diverging) return [[0, colour("c1")], [0.5, colour("card")], [1, colour("c0")]];
-    return [[0, colour("card")], [1, colour("c0")]];
+    if (diverging)
+      return [
+        [0, colour("c1")],
+        [0.5, colour("card")],
+        [1, colour("c0")],
+      ];
+    return [
+      [0, colour("card")],
+      [1, colour("c0")],
+    ];
   }
 
   // ---- what all kinds share
@@ -80,18 +85,36 @@ const polyfedFigures = (() => {
   const isShown = (one, options) => !(options.hidden || []).includes(one.name);
 
   function panelsOf(figure, options) {
-    const all = figure.panels && figure.panels.length ? figure.panels : [...new Set(figure.series.map((one) => one.panel || ""))];
+    const all =
+      figure.panels && figure.panels.length ? figure.panels : [...new Set(figure.series.map((one) => one.panel || ""))];
     const asked = (options.panels || []).filter((name) => all.includes(name));
     return asked.length ? asked : all.slice(0, figure.shown || all.length);
   }
 
   function line(axis, more) {
     const found = {
-      gridcolor: colour("grid"), linecolor: colour("line"), tickfont: font(11), zeroline: false, automargin: true,
-      showline: true, ticks: "", fixedrange: false, nticks: 6, exponentformat: "power", ...more,
+      gridcolor: colour("grid"),
+      linecolor: colour("line"),
+      tickfont: font(11),
+      zeroline: false,
+      automargin: true,
+      showline: true,
+      ticks: "",
+      fixedrange: false,
+      nticks: 6,
+      exponentformat: "power",
+      ...more,
     };
-    if (axis && axis.unit === "bytes" && found.type !== "log") Object.assign(found, { tickformat: "~s", ticksuffix: "B" });
-    if (axis && axis.words) Object.assign(found, { tickmode: "array", tickvals: axis.words.map((_, i) => i), ticktext: axis.words.map(escaped), range: [-0.5, axis.words.length - 0.5] });
+    if (axis && axis.unit === "bytes" && found.type !== "log")
+      Object.assign(found, { tickformat: "~s", ticksuffix: "B" });
+    if (found.type === "log") found.minorloglabels = "complete"; // 0.2, 0.3, and not 2, 3
+    if (axis && axis.words)
+      Object.assign(found, {
+        tickmode: "array",
+        tickvals: axis.words.map((_, i) => i),
+        ticktext: axis.words.map(escaped),
+        range: [-0.5, axis.words.length - 0.5],
+      });
     return found;
   }
   const titled = (text) => ({ text: escaped(text), font: font(12), standoff: 8 });
@@ -100,9 +123,21 @@ const polyfedFigures = (() => {
 
   function base(height, more) {
     return {
-      height: onPaper() ? 0.75 * height : height, autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: font(12),
-      margin: { l: 8, r: 12, t: 26, b: 8 }, showlegend: false, hovermode: "closest", dragmode: "zoom",
-      hoverlabel: { bgcolor: colour("card"), bordercolor: colour("soft"), font: { ...font(12), color: colour("ink") }, namelength: -1 },
+      height: onPaper() ? 0.75 * height : height,
+      autosize: true,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: font(12),
+      margin: { l: 8, r: 12, t: 26, b: 8 },
+      showlegend: false,
+      hovermode: "closest",
+      dragmode: "zoom",
+      hoverlabel: {
+        bgcolor: colour("card"),
+        bordercolor: colour("soft"),
+        font: { ...font(12), color: colour("ink") },
+        namelength: -1,
+      },
       ...more,
     };
   }
@@ -111,7 +146,8 @@ const polyfedFigures = (() => {
     const ringed = (one.ids || []).map((id) => (options.marked || []).includes(id));
     const some = ringed.some(Boolean);
     return {
-      symbol: MARKERS[(one.marker || 0) % MARKERS.length], color: ofSeries(one),
+      symbol: MARKERS[(one.marker || 0) % MARKERS.length],
+      color: ofSeries(one),
       size: some ? ringed.map((yes) => (yes ? size + 5 : size)) : size,
       line: { color: colour("ink"), width: some ? ringed.map((yes) => (yes ? 2.5 : 0)) : 0 },
     };
@@ -123,9 +159,15 @@ const polyfedFigures = (() => {
     const whole = places(y.length).filter((i) => Number.isFinite(low[i]) && Number.isFinite(high[i]));
     const back = [...whole].reverse();
     return {
-      type: "scatter", mode: "lines", x: [...whole.map((i) => x[i]), ...back.map((i) => x[i])],
-      y: [...whole.map((i) => high[i]), ...back.map((i) => low[i])], fill: "toself", line: { width: 0 },
-      fillcolor: through(ofSeries(one), 0.16), hoverinfo: "skip", ...where,
+      type: "scatter",
+      mode: "lines",
+      x: [...whole.map((i) => x[i]), ...back.map((i) => x[i])],
+      y: [...whole.map((i) => high[i]), ...back.map((i) => low[i])],
+      fill: "toself",
+      line: { width: 0 },
+      fillcolor: through(ofSeries(one), 0.16),
+      hoverinfo: "skip",
+      ...where,
     };
   }
 
@@ -141,14 +183,26 @@ const polyfedFigures = (() => {
     const y = numbers(one.y);
     const few = y.filter(Number.isFinite).length < 2; // a line of one point cannot be seen
     const modes = { line: few ? "lines+markers" : "lines", points: "markers", both: "lines+markers" };
-    const beside = figure.kind === "points" && one.labels && one.labels.length <= 24 && one.labels.every((label) => label.length <= SHORT);
+    const beside =
+      figure.kind === "points" &&
+      one.labels &&
+      one.labels.length <= 24 &&
+      one.labels.every((label) => label.length <= SHORT);
     const trace = {
-      type: "scatter", mode: modes[one.mode || "line"] + (beside ? "+text" : ""), x, y, name: escaped(one.name),
-      opacity: one.faint ? 0.4 : 1, marker: marks(one, options, figure.kind === "points" ? 9 : 5),
+      type: "scatter",
+      mode: modes[one.mode || "line"] + (beside ? "+text" : ""),
+      x,
+      y,
+      name: escaped(one.name),
+      opacity: one.faint ? 0.4 : 1,
+      marker: marks(one, options, figure.kind === "points" ? 9 : 5),
       line: { color: ofSeries(one), width: one.faint ? 1.2 : 2, dash: DASHES[(one.dash || 0) % DASHES.length] },
-      hovertemplate: hover(one, axis, figure.y), connectgaps: true, ...where,
+      hovertemplate: hover(one, axis, figure.y),
+      connectgaps: true,
+      ...where,
     };
-    if (one.labels) Object.assign(trace, { text: one.labels.map(escaped), textposition: "top center", textfont: font(11) });
+    if (one.labels)
+      Object.assign(trace, { text: one.labels.map(escaped), textposition: "top center", textfont: font(11) });
     if (one.ids) trace.customdata = one.ids;
     const low = numbers(one.low);
     const high = numbers(one.high);
@@ -160,16 +214,31 @@ const polyfedFigures = (() => {
 
   function ends(one, y, low, high) {
     const reach = (values) => values.map((value, i) => Math.abs(value - y[i]) || 0);
-    return { type: "data", symmetric: false, array: reach(high), arrayminus: reach(low), color: colour("soft"), thickness: 1.2, width: 3 };
+    return {
+      type: "data",
+      symmetric: false,
+      array: reach(high),
+      arrayminus: reach(low),
+      color: colour("soft"),
+      thickness: 1.2,
+      width: 3,
+    };
   }
 
   function bars(figure, one, options, where) {
     const y = numbers(one.y);
     const low = numbers(one.low);
     const trace = {
-      type: "bar", x: places(y.length), y, name: escaped(one.name), marker: { color: ofSeries(one), line: { width: 0 } },
-      opacity: one.faint ? 0.5 : 1, text: one.labels ? one.labels.map(escaped) : undefined, textposition: "none",
-      customdata: figure.categories.map(escaped), ...where,
+      type: "bar",
+      x: places(y.length),
+      y,
+      name: escaped(one.name),
+      marker: { color: ofSeries(one), line: { width: 0 } },
+      opacity: one.faint ? 0.5 : 1,
+      text: one.labels ? one.labels.map(escaped) : undefined,
+      textposition: "none",
+      customdata: figure.categories.map(escaped),
+      ...where,
       hovertemplate: `%{customdata}<br>%{fullData.name}: %{y:.5~g}${one.labels ? "<br>%{text}" : ""}<extra></extra>`,
     };
     if (low.length) trace.error_y = ends(one, y, low, numbers(one.high));
@@ -181,7 +250,15 @@ const polyfedFigures = (() => {
     const names = [...new Set(figure.series.filter((other) => isShown(other, options)).map((other) => other.name))];
     const aside = ((names.indexOf(one.name) - (names.length - 1) / 2) * 0.6) / Math.max(1, names.length);
     const [trace] = bars(figure, one, options, where);
-    return [{ ...trace, type: "scatter", mode: "markers", x: trace.x.map((place) => place + aside), marker: marks(one, options, 9) }];
+    return [
+      {
+        ...trace,
+        type: "scatter",
+        mode: "markers",
+        x: trace.x.map((place) => place + aside),
+        marker: marks(one, options, 9),
+      },
+    ];
   }
 
   function grid(count, width) {
@@ -205,11 +282,17 @@ const polyfedFigures = (() => {
     const step = Math.max(1, Math.ceil(many / Math.max(4, width / 22)));
     const at = places(many).filter((i) => i % step === 0);
     const long = Math.max(...figure.categories.map((name) => cut(name).length)) * many > width / 7;
-    return { tickmode: "array", tickvals: at, ticktext: at.map((i) => escaped(cut(figure.categories[i]))), tickangle: long ? -40 : 0 };
+    return {
+      tickmode: "array",
+      tickvals: at,
+      ticktext: at.map((i) => escaped(cut(figure.categories[i]))),
+      tickangle: long ? -40 : 0,
+    };
   }
 
   function horizontal(figure, options, width, axis) {
-    if (figure.categories && figure.categories.length) return line(null, { ...names(figure, width), showgrid: false, range: [-0.6, figure.categories.length - 0.4] });
+    if (figure.categories && figure.categories.length)
+      return line(null, { ...names(figure, width), showgrid: false, range: [-0.6, figure.categories.length - 0.4] });
     const fixed = !axis.log && axis.low !== undefined && axis.high !== undefined;
     return line(axis, { type: axis.log ? "log" : "linear", ...(fixed ? { range: [axis.low, axis.high] } : {}) });
   }
@@ -239,42 +322,79 @@ const polyfedFigures = (() => {
       const x = { ...horizontal(figure, options, width / shape.columns, across), domain: area.x, anchor: `y${end}` };
       layout[`xaxis${end}`] = { ...x, title: across && (last || own) ? titled(across.label) : undefined };
       if (place && !own) layout[`xaxis${end}`].matches = "x";
-      layout[`yaxis${end}`] = { ...vertical(figure, options, up), domain: area.y, anchor: `x${end}`, title: own || !area.column ? titled(up.label) : undefined };
+      layout[`yaxis${end}`] = {
+        ...vertical(figure, options, up),
+        domain: area.y,
+        anchor: `x${end}`,
+        title: own || !area.column ? titled(up.label) : undefined,
+      };
       if (panel) layout.annotations.push(heading(panel, area));
       for (const one of figure.series) {
-        if ((one.panel || "") === panel && isShown(one, options)) data.push(...MAKERS[figure.kind](figure, one, options, { xaxis: `x${end}`, yaxis: `y${end}` }));
+        if ((one.panel || "") === panel && isShown(one, options))
+          data.push(...MAKERS[figure.kind](figure, one, options, { xaxis: `x${end}`, yaxis: `y${end}` }));
       }
     });
     return { data, layout };
   }
 
   const heading = (text, area) => ({
-    text: `<b>${escaped(cut(text))}</b>`, x: area.x[0], y: area.y[1], xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom",
-    yshift: 3, showarrow: false, font: { ...font(12), color: colour("ink") },
+    text: `<b>${escaped(cut(text))}</b>`,
+    x: area.x[0],
+    y: area.y[1],
+    xref: "paper",
+    yref: "paper",
+    xanchor: "left",
+    yanchor: "bottom",
+    yshift: 3,
+    showarrow: false,
+    font: { ...font(12), color: colour("ink") },
   });
 
   // ---- the other kinds
 
   function heatmap(figure, options, width) {
     const rows = figure.rows.length;
-    const height = Math.max(300, Math.min(900, 110 + rows * Math.max(9, Math.min(40, (width - 190) / figure.categories.length))));
+    const height = Math.max(
+      300,
+      Math.min(900, 110 + rows * Math.max(9, Math.min(40, (width - 190) / figure.categories.length))),
+    );
     const z = figure.matrix.map(numbers);
     const most = Math.max(...z.flat().filter(Number.isFinite).map(Math.abs), 1e-300);
     const step = Math.max(1, Math.ceil(rows / (height / 16)));
     const at = places(rows).filter((i) => i % step === 0);
     const trace = {
-      type: "heatmap", z, x: places(figure.categories.length), y: places(rows), colorscale: scale(figure.diverging), xgap: 1, ygap: 1,
+      type: "heatmap",
+      z,
+      x: places(figure.categories.length),
+      y: places(rows),
+      colorscale: scale(figure.diverging),
+      xgap: 1,
+      ygap: 1,
       customdata: figure.rows.map((row) => figure.categories.map((name) => `${escaped(row)}, ${escaped(name)}`)),
       hovertemplate: "%{customdata}<br>%{z:.5~g}<extra></extra>",
-      colorbar: { thickness: 10, outlinewidth: 0, tickfont: font(11), title: { text: escaped(figure.y.label), font: font(12), side: "right" } },
+      colorbar: {
+        thickness: 10,
+        outlinewidth: 0,
+        tickfont: font(11),
+        title: { text: escaped(figure.y.label), font: font(12), side: "right" },
+      },
     };
     if (figure.diverging) Object.assign(trace, { zmin: -most, zmax: most, zmid: 0 });
-    const upright = { tickmode: "array", tickvals: at, ticktext: at.map((i) => escaped(cut(figure.rows[i]))), autorange: "reversed" };
-    const layout = base(height, { xaxis: line(null, { ...names(figure, width - 160), showgrid: false, showline: false }), yaxis: line(null, { ...upright, showgrid: false, showline: false }) });
+    const upright = {
+      tickmode: "array",
+      tickvals: at,
+      ticktext: at.map((i) => escaped(cut(figure.rows[i]))),
+      autorange: "reversed",
+    };
+    const layout = base(height, {
+      xaxis: line(null, { ...names(figure, width - 160), showgrid: false, showline: false }),
+      yaxis: line(null, { ...upright, showgrid: false, showline: false }),
+    });
     return { data: [trace], layout };
   }
 
-  const valueAt = (axis, share) => (axis && axis.low !== undefined && axis.high !== undefined ? axis.low + share * (axis.high - axis.low) : share);
+  const valueAt = (axis, share) =>
+    axis && axis.low !== undefined && axis.high !== undefined ? axis.low + share * (axis.high - axis.low) : share;
 
   function readings(figure, one) {
     const y = numbers(one.y);
@@ -283,68 +403,202 @@ const polyfedFigures = (() => {
 
   function radar(figure, options) {
     const round = (values) => [...values, values[0]];
-    const data = figure.series.filter((one) => isShown(one, options)).map((one) => ({
-      type: "scatterpolar", mode: "lines+markers", r: round(numbers(one.y)), theta: round(places(figure.categories.length).map((i) => (360 * i) / figure.categories.length)),
-      text: round(readings(figure, one)), name: escaped(one.name), hovertemplate: "%{fullData.name}<br>%{text}<extra></extra>", fill: "toself", fillcolor: through(ofSeries(one), 0.08),
-      opacity: one.faint ? 0.5 : 1, marker: marks(one, options, 6), line: { color: ofSeries(one), width: 2, dash: DASHES[(one.dash || 0) % DASHES.length] },
-    }));
+    const data = figure.series
+      .filter((one) => isShown(one, options))
+      .map((one) => ({
+        type: "scatterpolar",
+        mode: "lines+markers",
+        r: round(numbers(one.y)),
+        theta: round(places(figure.categories.length).map((i) => (360 * i) / figure.categories.length)),
+        text: round(readings(figure, one)),
+        name: escaped(one.name),
+        hovertemplate: "%{fullData.name}<br>%{text}<extra></extra>",
+        fill: "toself",
+        fillcolor: through(ofSeries(one), 0.08),
+        opacity: one.faint ? 0.5 : 1,
+        marker: marks(one, options, 6),
+        line: { color: ofSeries(one), width: 2, dash: DASHES[(one.dash || 0) % DASHES.length] },
+      }));
     const angular = {
-      tickmode: "array", tickvals: places(figure.categories.length).map((i) => (360 * i) / figure.categories.length), direction: "clockwise", rotation: 90,
-      ticktext: figure.categories.map((name) => escaped(cut(name))), gridcolor: colour("grid"), linecolor: colour("line"), tickfont: { ...font(12), color: colour("ink") },
+      tickmode: "array",
+      tickvals: places(figure.categories.length).map((i) => (360 * i) / figure.categories.length),
+      direction: "clockwise",
+      rotation: 90,
+      ticktext: figure.categories.map((name) => escaped(cut(name))),
+      gridcolor: colour("grid"),
+      linecolor: colour("line"),
+      tickfont: { ...font(12), color: colour("ink") },
     };
-    const radial = { range: [0, 1], gridcolor: colour("grid"), linecolor: colour("line"), tickvals: [0, 0.25, 0.5, 0.75, 1], tickfont: font(10), angle: 90, tickangle: 90 };
-    return { data, layout: base(430, { margin: { l: 90, r: 90, t: 40, b: 40 }, polar: { bgcolor: "rgba(0,0,0,0)", angularaxis: angular, radialaxis: radial } }) };
+    const radial = {
+      range: [0, 1],
+      gridcolor: colour("grid"),
+      linecolor: colour("line"),
+      tickvals: [0, 0.25, 0.5, 0.75, 1],
+      tickfont: font(10),
+      angle: 90,
+      tickangle: 90,
+    };
+    return {
+      data,
+      layout: base(430, {
+        margin: { l: 90, r: 90, t: 40, b: 40 },
+        polar: { bgcolor: "rgba(0,0,0,0)", angularaxis: angular, radialaxis: radial },
+      }),
+    };
   }
 
   function parallel(figure, options, width) {
     const many = figure.categories.length;
-    const data = figure.series.filter((one) => isShown(one, options)).map((one) => ({
-      type: "scatter", mode: many <= 24 ? "lines+markers" : "lines", x: places(many), y: numbers(one.y), name: escaped(one.name), opacity: one.faint ? 0.4 : 1,
-      text: readings(figure, one), customdata: one.ids ? places(many).map((i) => one.ids[i] || one.ids[0]) : undefined, hovertemplate: "%{fullData.name}<br>%{text}<extra></extra>",
-      marker: { ...marks({ ...one, ids: undefined }, options, 6) }, connectgaps: false,
-      line: { color: ofSeries(one), width: (options.marked || []).some((id) => (one.ids || []).includes(id)) ? 4 : one.faint ? 1.2 : 2, dash: DASHES[(one.dash || 0) % DASHES.length] },
-    }));
-    const layout = base(400, { annotations: [], shapes: places(many).map((i) => ({ type: "line", x0: i, x1: i, y0: 0, y1: 1, layer: "below", line: { color: colour("line"), width: 1.2 } })) });
+    const data = figure.series
+      .filter((one) => isShown(one, options))
+      .map((one) => ({
+        type: "scatter",
+        mode: many <= 24 ? "lines+markers" : "lines",
+        x: places(many),
+        y: numbers(one.y),
+        name: escaped(one.name),
+        opacity: one.faint ? 0.4 : 1,
+        text: readings(figure, one),
+        customdata: one.ids ? places(many).map((i) => one.ids[i] || one.ids[0]) : undefined,
+        hovertemplate: "%{fullData.name}<br>%{text}<extra></extra>",
+        marker: { ...marks({ ...one, ids: undefined }, options, 6) },
+        connectgaps: false,
+        line: {
+          color: ofSeries(one),
+          width: (options.marked || []).some((id) => (one.ids || []).includes(id)) ? 4 : one.faint ? 1.2 : 2,
+          dash: DASHES[(one.dash || 0) % DASHES.length],
+        },
+      }));
+    const layout = base(400, {
+      annotations: [],
+      shapes: places(many).map((i) => ({
+        type: "line",
+        x0: i,
+        x1: i,
+        y0: 0,
+        y1: 1,
+        layer: "below",
+        line: { color: colour("line"), width: 1.2 },
+      })),
+    });
     if (many <= width / 60) {
-      places(many).forEach((i) => [0, 1].forEach((end) => layout.annotations.push({
-        text: shown(valueAt((figure.axes || [])[i], end)), x: i, y: end, showarrow: false, font: font(10), yanchor: end ? "bottom" : "top", yshift: end ? 2 : -2,
-      })));
+      places(many).forEach((i) =>
+        [0, 1].forEach((end) =>
+          layout.annotations.push({
+            text: shown(valueAt((figure.axes || [])[i], end)),
+            x: i,
+            y: end,
+            showarrow: false,
+            font: font(10),
+            yanchor: end ? "bottom" : "top",
+            yshift: end ? 2 : -2,
+          }),
+        ),
+      );
     }
-    layout.xaxis = line(null, { ...names(figure, width), showgrid: false, showline: false, range: [-0.4, many - 0.6], ticklabelstandoff: 14 });
-    layout.yaxis = line(null, { range: [-0.06, 1.09], showgrid: false, showticklabels: false, showline: false, title: titled(figure.y.label) });
+    layout.xaxis = line(null, {
+      ...names(figure, width),
+      showgrid: false,
+      showline: false,
+      range: [-0.4, many - 0.6],
+      ticklabelstandoff: 14,
+    });
+    layout.yaxis = line(null, {
+      range: [-0.06, 1.09],
+      showgrid: false,
+      showticklabels: false,
+      showline: false,
+      title: titled(figure.y.label),
+    });
     return { data, layout };
   }
 
   function ternary(figure, options) {
-    const data = figure.series.filter((one) => isShown(one, options)).map((one) => ({
-      type: "scatterternary", mode: one.mode === "line" ? "lines" : "markers", name: escaped(one.name), customdata: one.ids, opacity: one.faint ? 0.4 : 1,
-      a: columnOf(figure, one, "a"), b: columnOf(figure, one, "b"), c: columnOf(figure, one, "c"), text: (one.labels || numbers(one.y).map((value) => `${figure.y.label}: ${shown(value)}`)).map(escaped),
-      hovertemplate: "%{fullData.name}<br>%{text}<br>%{a:.3~g}, %{b:.3~g}, %{c:.3~g}<extra></extra>", line: { color: ofSeries(one), width: 2 }, marker: ternaryMarks(figure, one, options),
-    }));
-    const side = (i) => ({ title: titled((figure.x[i] || {}).label || figure.categories[i] || ""), gridcolor: colour("grid"), linecolor: colour("soft"), tickfont: font(10), nticks: 6, min: 0 });
-    return { data, layout: base(460, { margin: { l: 60, r: 60, t: 50, b: 50 }, ternary: { sum: 1, bgcolor: "rgba(0,0,0,0)", aaxis: side(0), baxis: side(1), caxis: side(2) } }) };
+    const data = figure.series
+      .filter((one) => isShown(one, options))
+      .map((one) => ({
+        type: "scatterternary",
+        mode: one.mode === "line" ? "lines" : "markers",
+        name: escaped(one.name),
+        customdata: one.ids,
+        opacity: one.faint ? 0.4 : 1,
+        a: columnOf(figure, one, "a"),
+        b: columnOf(figure, one, "b"),
+        c: columnOf(figure, one, "c"),
+        text: (one.labels || numbers(one.y).map((value) => `${figure.y.label}: ${shown(value)}`)).map(escaped),
+        hovertemplate: "%{fullData.name}<br>%{text}<br>%{a:.3~g}, %{b:.3~g}, %{c:.3~g}<extra></extra>",
+        line: { color: ofSeries(one), width: 2 },
+        marker: ternaryMarks(figure, one, options),
+      }));
+    const side = (i) => ({
+      title: titled((figure.x[i] || {}).label || figure.categories[i] || ""),
+      gridcolor: colour("grid"),
+      linecolor: colour("soft"),
+      tickfont: font(10),
+      nticks: 6,
+      min: 0,
+    });
+    return {
+      data,
+      layout: base(460, {
+        margin: { l: 60, r: 60, t: 50, b: 50 },
+        ternary: { sum: 1, bgcolor: "rgba(0,0,0,0)", aaxis: side(0), baxis: side(1), caxis: side(2) },
+      }),
+    };
   }
 
   function ternaryMarks(figure, one, options) {
     const found = marks(one, options, 10);
     const values = numbers(one.y);
     if (!values.some(Number.isFinite)) return found;
-    const bar = { thickness: 10, outlinewidth: 0, tickfont: font(11), title: { text: escaped(figure.y.label), font: font(12), side: "right" } };
-    return { ...found, line: { ...found.line, width: Array.isArray(found.line.width) ? found.line.width : 0.8, color: colour("soft") }, color: values, colorscale: "Cividis", showscale: true, colorbar: bar };
+    const bar = {
+      thickness: 10,
+      outlinewidth: 0,
+      tickfont: font(11),
+      title: { text: escaped(figure.y.label), font: font(12), side: "right" },
+    };
+    return {
+      ...found,
+      line: { ...found.line, width: Array.isArray(found.line.width) ? found.line.width : 0.8, color: colour("soft") },
+      color: values,
+      colorscale: "Cividis",
+      showscale: true,
+      colorbar: bar,
+    };
   }
 
-  const KINDS = { lines: multiples, points: multiples, bars: multiples, dots: multiples, heatmap, radar, parallel, ternary };
+  const KINDS = {
+    lines: multiples,
+    points: multiples,
+    bars: multiples,
+    dots: multiples,
+    heatmap,
+    radar,
+    parallel,
+    ternary,
+  };
 
   // ---- drawing
 
   // No bar of plotly's own: it would be out of reach for a keyboard, and has a button that sends data to its makers.
-  const CONFIG = { displaylogo: false, displayModeBar: false, responsive: false, showTips: false, doubleClick: "reset" };
+  const CONFIG = {
+    displaylogo: false,
+    displayModeBar: false,
+    responsive: false,
+    showTips: false,
+    doubleClick: "reset",
+  };
 
   function put(element) {
     const state = states.get(element);
     state.width = element.clientWidth || 600;
     const { data, layout } = KINDS[state.figure.kind](state.figure, state.options, state.width);
-    return Plotly.react(element, data, { ...layout, width: state.width, uirevision: JSON.stringify([state.options.axis, state.options.log]) }, CONFIG);
+    return Plotly.react(
+      element,
+      data,
+      { ...layout, width: state.width, uirevision: JSON.stringify([state.options.axis, state.options.log]) },
+      CONFIG,
+    );
   }
 
   const widths = new ResizeObserver((entries) => {
@@ -388,193 +642,6 @@ const polyfedFigures = (() => {
     }
   }
 
-  // ---- cards
-
-  function made(tag, properties = {}, ...inside) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(properties)) {
-      if (name in element && !name.includes("-")) element[name] = value;
-      else element.setAttribute(name, value);
-    }
-    element.append(...inside.filter((part) => part !== null && part !== undefined));
-    return element;
-  }
-
-  const sight = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) entry.target.closest(".card").show();
-  }, { rootMargin: "300px" });
-
-  // What the key shows of a series: a bar, a line with its dash, or a mark.
-  const SHAPES = {
-    circle: "M12 1a4 4 0 1 0 .01 0z", square: "M8 1h8v8h-8z", diamond: "M12 0l5 5l-5 5l-5-5z", "triangle-up": "M12 0l5 9h-10z", "triangle-down": "M12 10l5-9h-10z",
-    x: "M8 2l2-2l2 3l2-3l2 2l-3 3l3 3l-2 2l-2-3l-2 3l-2-2l3-3z", cross: "M10.5 0h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z", star: "M12 0l1.4 3.6h3.6l-2.9 2.3l1.1 3.9l-3.2-2.3l-3.2 2.3l1.1-3.9l-2.9-2.3h3.6z",
-  };
-
-  function swatch(figure, one) {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const drawn = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    const dash = { solid: "", dash: "6 3", dot: "2 2.5", dashdot: "6 3 2 3", longdash: "9 3" }[DASHES[(one.dash || 0) % DASHES.length]];
-    const filled = figure.kind === "bars" ? "M5 0h14v10h-14z" : one.mode === "points" || figure.kind === "dots" ? SHAPES[MARKERS[(one.marker || 0) % MARKERS.length]] : "";
-    for (const [name, value] of Object.entries({ width: 24, height: 10, "aria-hidden": "true" })) svg.setAttribute(name, value);
-    drawn.setAttribute("d", filled || "M1 5h22");
-    if (!filled) drawn.setAttribute("stroke-dasharray", dash);
-    Object.assign(drawn.style, { [filled ? "fill" : "stroke"]: `var(--c${one.colour % COLOURS})`, strokeWidth: filled ? 0 : 2.4 });
-    svg.append(drawn);
-    return svg;
-  }
-
-  // The key is made anew only for other series, so that whoever has the focus keeps it.
-  function key(card) {
-    const first = new Map();
-    for (const one of card.figure.series) if (!first.has(one.name) || first.get(one.name).faint) first.set(one.name, one);
-    const panels = new Set(card.figure.series.map((one) => one.panel || ""));
-    const apart = panels.size > 1 && new Set(card.figure.series.map((one) => `${one.panel}/${one.name}`)).size === first.size; // each in one panel
-    const list = card.legend;
-    list.hidden = first.size < 2 || card.figure.kind === "heatmap";
-    const now = JSON.stringify([...first.values()].map((one) => [one.name, one.colour, one.dash, one.marker]));
-    if (list.made !== now) {
-      list.made = now;
-      list.replaceChildren(...[...first.values()].map((one) => made("li", {}, keyButton(card, one, apart && one.panel ? `${one.panel}: ${one.name}` : one.name))));
-    }
-    [...first.values()].forEach((one, place) => list.children[place].firstChild.setAttribute("aria-pressed", String(isShown(one, card.options))));
-  }
-
-  function keyButton(card, one, text) {
-    const button = made("button", { type: "button", title: "show or hide" }, swatch(card.figure, one), text);
-    button.addEventListener("click", () => {
-      const hidden = card.options.hidden || [];
-      card.change({ hidden: hidden.includes(one.name) ? hidden.filter((name) => name !== one.name) : [...hidden, one.name] });
-    });
-    return button;
-  }
-
-  function logButton(card) {
-    const { figure } = card;
-    if (figure.kind !== "lines" || figure.panel_axes) return null;
-    const values = figure.series.slice(0, 400).flatMap((one) => numbers(one.y)).filter(Number.isFinite);
-    const [least, most] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
-    if (!figure.y.log && (figure.y.better === "higher" || least <= 0 || most < TIMES * least)) return null;
-    const button = made("button", { type: "button", "aria-pressed": String(Boolean(figure.y.log)) }, "log scale");
-    button.addEventListener("click", () => {
-      const pressed = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(pressed));
-      card.change({ log: pressed });
-    });
-    return button;
-  }
-
-  function saveButton(card) {
-    const button = made("button", { type: "button", "aria-label": `Save ${card.figure.title} as SVG` }, "SVG");
-    button.addEventListener("click", () => card.show().then(() => {
-      const { clientWidth: width, clientHeight: height } = card.plot;
-      return Plotly.downloadImage(card.plot, { format: "svg", filename: card.figure.key, width, height });
-    }));
-    return button;
-  }
-
-  // The first page has the panels that the figure shows, a summary say; the others, and what is searched for, have more.
-  function pager(card) {
-    const { figure } = card;
-    if (!figure.panels || !figure.shown || figure.panels.length <= figure.shown) return null;
-    const said = made("span", { className: "soft", role: "status" });
-    const back = made("button", { type: "button", "aria-label": "earlier panels" }, "‹");
-    const on = made("button", { type: "button", "aria-label": "further panels" }, "›");
-    let page = 0;
-    const say = () => {
-      const all = card.chosen();
-      const first = card.find ? PANELS : figure.shown;
-      const start = page ? first + (page - 1) * PANELS : 0;
-      const end = Math.min(all.length, page ? start + PANELS : first);
-      said.textContent = all.length ? `${start + 1}–${end} of ${all.length}` : "none of that name";
-      back.disabled = page === 0;
-      on.disabled = end >= all.length;
-      return { panels: all.slice(start, end) };
-    };
-    const move = (by) => { page += by; card.change(say()); };
-    back.addEventListener("click", () => move(-1));
-    on.addEventListener("click", () => move(1));
-    card.page = () => { page = 0; return say(); };
-    Object.assign(card.options, say());
-    return made("span", { className: "controls pager" }, back, said, on);
-  }
-
-  // Tables are built when they are opened: rows are places along the axis, columns are series.
-  function tableOf(figure, options) {
-    if (figure.kind === "heatmap") return [["", ...figure.categories], figure.rows.map((row, i) => [row, ...numbers(figure.matrix[i]).map((value) => shown(value))])];
-    if (figure.categories && figure.categories.length) {
-      const rows = figure.categories.map((name, i) => [name, ...figure.series.map((one) => shown(valueAt((figure.axes || [])[i], numbers(one.y)[i])))]);
-      return [["", ...figure.series.map((one) => (one.panel ? `${one.panel}: ${one.name}` : one.name))], rows];
-    }
-    return along(figure, options);
-  }
-
-  function along(figure, options) {
-    const panels = panelsOf(figure, options);
-    const series = figure.series.filter((one) => panels.includes(one.panel || ""));
-    const axis = axisOf(figure, options);
-    const rows = new Map();
-    series.forEach((one, place) => {
-      const y = numbers(one.y);
-      columnOf(figure, one, axis.key).forEach((x, i) => {
-        if (!Number.isFinite(y[i])) return;
-        if (!rows.has(x)) rows.set(x, new Array(series.length).fill(""));
-        rows.get(x)[place] = shown(y[i], figure.y.unit);
-      });
-    });
-    const head = [axis.label, ...series.map((one) => (one.panel ? `${one.panel}: ${one.name}` : one.name))];
-    return [head, [...rows.keys()].sort((a, b) => a - b).map((x) => [shown(x, axis.unit), ...rows.get(x)])];
-  }
-
-  function table(card) {
-    const box = made("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `${card.figure.title}, as a table` });
-    const details = made("details", {}, made("summary", {}, "Data as a table"), box);
-    card.fill = () => {
-      if (!details.open) return;
-      const [head, rows] = tableOf(card.figure, card.options);
-      const cells = (row) => made("tr", {}, made("th", { scope: "row" }, row[0]), ...row.slice(1).map((cell) => made("td", {}, cell)));
-      const caption = rows.length > ROWS ? `The first ${ROWS} of ${rows.length} rows.` : card.figure.about;
-      box.replaceChildren(made("table", {}, made("caption", {}, caption),
-        made("thead", {}, made("tr", {}, ...head.map((name) => made("th", { scope: "col" }, name)))), made("tbody", {}, ...rows.slice(0, ROWS).map(cells))));
-    };
-    details.addEventListener("toggle", card.fill);
-    return details;
-  }
-
-  function card(figure, options = {}) {
-    const plot = made("div", { className: "plot" });
-    const found = made("article", { className: figure.wide || (figure.panels || []).length > 1 ? "card wide" : "card", id: `figure-${figure.key}` });
-    Object.assign(found, { figure, options: { ...options }, plot, find: "", legend: made("ul", { className: "key" }) });
-    plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", `${figure.title}. ${figure.about}`);
-    found.chosen = () => figure.panels.filter((name) => name.toLowerCase().includes(found.find.toLowerCase()));
-    plot.style.minHeight = `${(figure.panels || []).length > 3 ? 530 : 360}px`; // until it is drawn
-    found.show = () => {
-      if (found.drawn) return found.drawn;
-      sight.unobserve(plot);
-      found.drawn = draw(plot, found.figure, found.options).then(() => { found.dataset.drawn = "yes"; plot.style.minHeight = ""; });
-      return found.drawn;
-    };
-    found.change = (more) => {
-      Object.assign(found.options, more);
-      found.fill();
-      key(found);
-      return found.drawn ? found.drawn.then(() => update(plot, found.figure, found.options)) : undefined;
-    };
-    found.search = (text) => { if (found.page) { found.find = text; found.change(found.page()); } };
-    found.update = (other, more = {}) => { found.figure = other || found.figure; return found.change(more); };
-    const controls = [pager(found), logButton(found), saveButton(found)].filter(Boolean);
-    const notes = (figure.notes || []).map((note) => made("p", { className: "about" }, note));
-    const title = made("h3", {}, figure.title);
-    found.setAttribute("aria-labelledby", (title.id = `title-${figure.key}`));
-    found.append(made("div", { className: "controls top" }, title, ...controls), made("p", { className: "about" }, figure.about));
-    found.append(plot, found.legend, ...notes, table(found));
-    key(found);
-    sight.observe(plot);
-    return found;
-  }
-
-  const drawAll = () => Promise.all([...document.querySelectorAll(".card")].filter((one) => one.show).map((one) => one.show()));
-
-  Object.assign(shared, { draw, update, card, redraw, drawAll, numbers });
-  return shared;
+  const parts = { DASHES, MARKERS, COLOURS, isShown, shown, valueAt, panelsOf, axisOf, columnOf }; // for cards.js
+  return Object.assign(shared, { draw, update, redraw, numbers, parts });
 })();

@@ -2,17 +2,26 @@
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
   polyfedFigures.ready = polyfedUnpacked;
-  polyfedUnpacked.catch(() => { document.getElementById("too-old").hidden = false; });
+  polyfedUnpacked.catch(() => {
+    document.getElementById("too-old").hidden = false;
+  });
   const told = JSON.parse(document.getElementById("figures-data").textContent);
   const place = document.getElementById("cards");
   const cards = told.map((figure) => polyfedFigures.card(figure));
   place.append(...cards);
 
   const choice = document.getElementById("axis");
-  const axes = new Map(told.filter((figure) => figure.kind === "lines").flatMap((figure) => figure.x || []).map((axis) => [axis.key, axis.label]));
+  const axes = new Map(
+    told
+      .filter((figure) => figure.kind === "lines")
+      .flatMap((figure) => figure.x || [])
+      .map((axis) => [axis.key, axis.label]),
+  );
   choice.append(...[...axes].map(([key, label]) => new Option(label, key)));
   choice.closest("label").hidden = axes.size < 2;
-  choice.addEventListener("change", () => cards.filter((card) => card.figure.kind === "lines").forEach((card) => card.change({ axis: choice.value })));
+  choice.addEventListener("change", () =>
+    cards.filter((card) => card.figure.kind === "lines").forEach((card) => card.change({ axis: choice.value })),
+  );
 
   const search = document.getElementById("objective");
   const many = cards.filter((card) => card.page);

@@ -2,8 +2,9 @@
    page's policy knows, so that it runs, and nothing else would. */
 "use strict";
 const polyfedUnpacked = (async () => {
-  const packed = document.getElementById("plotly-data").textContent;
-  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  const packed = atob(document.getElementById("plotly-data").textContent);
+  const bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < packed.length; i++) bytes[i] = packed.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();

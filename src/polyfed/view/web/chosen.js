@@ -1,7 +1,7 @@
 // What was chosen: one run, or several compared. Figures are changed where they stand as rounds come.
 import { ask, drawing, facts, lasted, made, shown, state, table, toCopy } from "./parts.js";
 
-const AGAIN = 1000; // milliseconds between questions at least; four times as long as the last answer took, if that is more
+const AGAIN = 1000; // milliseconds between questions at least, and four times what the last answer took
 
 export class Chosen {
   constructor(place, list, ids) {
@@ -25,18 +25,29 @@ export class Chosen {
     if (ids.some((id) => this.ids.includes(id))) this.refresh();
   }
 
-  end() { this.over = true; }
+  end() {
+    this.over = true;
+  }
 
   async refresh() {
     if (this.waiting || this.over) return;
     this.waiting = true;
     const pause = this.next - Date.now();
-    if (pause > 0) await new Promise((done) => { setTimeout(done, pause); });
+    if (pause > 0)
+      await new Promise((done) => {
+        setTimeout(done, pause);
+      });
     const versions = this.versions();
     let took = 0;
     try {
       const began = Date.now();
-      const answer = ask("api/runs", this.ids.map((id) => ["run", id])).then((told) => { took = Date.now() - began; return told; });
+      const answer = ask(
+        "api/runs",
+        this.ids.map((id) => ["run", id]),
+      ).then((told) => {
+        took = Date.now() - began;
+        return told;
+      });
       const [told, draw] = await Promise.all([answer, drawing()]);
       if (!this.over) await this.show(told, draw);
     } catch (error) {
@@ -47,13 +58,21 @@ export class Chosen {
     if (versions !== this.versions()) this.refresh(); // more came in the meantime
   }
 
-  lines() { return [...this.cards.values()].filter((card) => card.figure.kind === "lines"); }
+  lines() {
+    return [...this.cards.values()].filter((card) => card.figure.kind === "lines");
+  }
 
-  paged() { return [...this.cards.values()].filter((card) => card.page); }
+  paged() {
+    return [...this.cards.values()].filter((card) => card.page);
+  }
 
   // One horizontal axis for all figures, and a search where there are more objectives than are drawn at once.
   choices() {
-    const axes = new Map(this.lines().flatMap((card) => card.figure.x || []).map((axis) => [axis.key, axis.label]));
+    const axes = new Map(
+      this.lines()
+        .flatMap((card) => card.figure.x || [])
+        .map((axis) => [axis.key, axis.label]),
+    );
     if ([...this.axis.options].map((option) => option.value).join() !== [...axes.keys()].join()) {
       const before = this.axis.value;
       this.axis.replaceChildren(...[...axes].map(([key, label]) => new Option(label, key, false, key === before)));
@@ -65,14 +84,26 @@ export class Chosen {
   }
 
   versions() {
-    return this.ids.map((id) => this.list.rows.get(id)).map((row) => `${row?.version} ${row?.state}`).join();
+    return this.ids
+      .map((id) => this.list.rows.get(id))
+      .map((row) => `${row?.version} ${row?.state}`)
+      .join();
   }
 
   async show(told, draw) {
     const open = this.below.querySelector("details")?.open;
-    this.top.replaceChildren(...(told.runs.length === 1 ? this.one(told) : this.several(told)), ...told.skipped.map(({ why, commands }) => made("div", {}, made("p", { className: "why" }, why), this.commands(commands))));
+    this.top.replaceChildren(
+      ...(told.runs.length === 1 ? this.one(told) : this.several(told)),
+      ...told.skipped.map(({ why, commands }) =>
+        made("div", {}, made("p", { className: "why" }, why), this.commands(commands)),
+      ),
+    );
     const wanted = new Set(told.figures.map((figure) => figure.key));
-    for (const [key, card] of this.cards) if (!wanted.has(key)) { card.remove(); this.cards.delete(key); }
+    for (const [key, card] of this.cards)
+      if (!wanted.has(key)) {
+        card.remove();
+        this.cards.delete(key);
+      }
     let last = null;
     for (const figure of told.figures) {
       const shape = JSON.stringify([figure.kind, figure.x, figure.panels, figure.y, figure.notes, figure.about]);
@@ -90,7 +121,8 @@ export class Chosen {
       last = card;
     }
     this.choices();
-    if (!told.figures.length && told.runs.length) this.top.append(made("p", { className: "soft" }, "No round is done yet: figures come with the first."));
+    if (!told.figures.length && told.runs.length)
+      this.top.append(made("p", { className: "soft" }, "No round is done yet: figures come with the first."));
     this.below.replaceChildren(...this.settings(told, open));
   }
 
@@ -99,20 +131,43 @@ export class Chosen {
     const row = this.list.rows.get(run.id) || {};
     const tags = row.tags || {};
     const pairs = [
-      ["State", state(run.state)], ["Rounds", `${run.round} of ${run.rounds || run.round}`], ["Algorithm", tags.algorithm || "–"],
-      ["Data", tags.data || tags.experiment || "–"], ["Engine", tags.engine || "–"], ["Seed", tags.seed || "–"], ["Clients asked", shown(run.asked)], ...(row.seconds ? [["Took", lasted(row.seconds)]] : []),
+      ["State", state(run.state)],
+      ["Rounds", `${run.round} of ${run.rounds || run.round}`],
+      ["Algorithm", tags.algorithm || "–"],
+      ["Data", tags.data || tags.experiment || "–"],
+      ["Engine", tags.engine || "–"],
+      ["Seed", tags.seed || "–"],
+      ["Clients asked", shown(run.asked)],
+      ...(row.seconds ? [["Took", lasted(row.seconds)]] : []),
     ];
-    return [made("h2", {}, run.name), facts(pairs), this.commands(run.commands), run.model ? made("p", { className: "soft" }, "Model: ", made("code", {}, run.model)) : null].filter(Boolean);
+    return [
+      made("h2", {}, run.name),
+      facts(pairs),
+      this.commands(run.commands),
+      run.model ? made("p", { className: "soft" }, "Model: ", made("code", {}, run.model)) : null,
+    ].filter(Boolean);
   }
 
   several(told) {
     if (!told.runs.length) return [made("h2", {}, "Nothing to show")];
     const rows = told.runs.map((run) => {
       const row = this.list.rows.get(run.id) || {};
-      return [made("a", { href: `#${new URLSearchParams([["run", run.id]])}` }, run.name), state(run.state), `${run.round} of ${run.rounds || run.round}`, shown(row.loss), row.metric ? `${row.metric} ${shown(row.value)}` : "–"];
+      return [
+        made("a", { href: `#${new URLSearchParams([["run", run.id]])}` }, run.name),
+        state(run.state),
+        `${run.round} of ${run.rounds || run.round}`,
+        shown(row.loss),
+        row.metric ? `${row.metric} ${shown(row.value)}` : "–",
+      ];
     });
-    const parts = [made("h2", {}, `${told.runs.length} runs compared`), table("The runs at their last evaluation", ["Run", "State", "Rounds", "Mean loss", "Mean metric"], rows)];
-    parts.push(this.commands([{ what: "See them as one file", command: told.report }]), this.differences(told.settings));
+    const parts = [
+      made("h2", {}, `${told.runs.length} runs compared`),
+      table("The runs at their last evaluation", ["Run", "State", "Rounds", "Mean loss", "Mean metric"], rows),
+    ];
+    parts.push(
+      this.commands([{ what: "See them as one file", command: told.report }]),
+      this.differences(told.settings),
+    );
     return parts;
   }
 
@@ -120,15 +175,32 @@ export class Chosen {
     if (this.differ === undefined) this.differ = differing.length <= 4;
     if (!differing.length) return made("p", { className: "soft" }, "All of their settings are the same.");
     const found = rows.filter(([key]) => differing.includes(key));
-    const details = made("details", { open: this.differ }, made("summary", {}, `${found.length} settings differ`), table("The settings that differ", ["Setting", ...runs], found.map(([key, values]) => [key, ...values.map((value) => value || "–")])));
-    details.addEventListener("toggle", () => { this.differ = details.open; });
+    const details = made(
+      "details",
+      { open: this.differ },
+      made("summary", {}, `${found.length} settings differ`),
+      table(
+        "The settings that differ",
+        ["Setting", ...runs],
+        found.map(([key, values]) => [key, ...values.map((value) => value || "–")]),
+      ),
+    );
+    details.addEventListener("toggle", () => {
+      this.differ = details.open;
+    });
     return details;
   }
 
   settings({ settings, runs }, open) {
     if (runs.length !== 1) return [];
     const details = made("details", { open: Boolean(open) }, made("summary", {}, "All settings"));
-    details.append(table("The resolved experiment", ["Setting", "Value"], settings.rows.map(([key, [value]]) => [key, value])));
+    details.append(
+      table(
+        "The resolved experiment",
+        ["Setting", "Value"],
+        settings.rows.map(([key, [value]]) => [key, value]),
+      ),
+    );
     return [details];
   }
 

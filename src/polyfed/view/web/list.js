@@ -33,13 +33,22 @@ export class List {
     this.table = document.getElementById("list");
     this.head();
     const search = document.getElementById("search");
-    search.addEventListener("input", () => { this.words = search.value; this.draw(); });
+    search.addEventListener("input", () => {
+      this.words = search.value;
+      this.draw();
+    });
     setInterval(() => this.lines.forEach((line, id) => this.rows.has(id) && this.time(line, this.rows.get(id))), 30000);
   }
 
   told(change) {
-    if (change.whole) { this.rows.clear(); this.groups.clear(); }
-    for (const id of change.gone) { this.rows.delete(id); this.groups.delete(id); }
+    if (change.whole) {
+      this.rows.clear();
+      this.groups.clear();
+    }
+    for (const id of change.gone) {
+      this.rows.delete(id);
+      this.groups.delete(id);
+    }
     for (const row of change.rows) {
       row.words = [row.id, row.state, ...Object.values(row.tags || {})].join(" ").toLowerCase();
       this.rows.set(row.id, row);
@@ -61,21 +70,30 @@ export class List {
 
   matches(row) {
     for (const [facet, value] of this.filters) if (tag(row, facet) !== value) return false;
-    return this.words.toLowerCase().split(/\s+/).filter(Boolean).every((word) => {
-      const [, facet, value] = /^(\w+):(.+)$/.exec(word) || [];
-      return facet && FACETS.concat("experiment", "model").includes(facet) ? tag(row, facet).toLowerCase().startsWith(value) : row.words.includes(word);
-    });
+    return this.words
+      .toLowerCase()
+      .split(/\s+/)
+      .filter(Boolean)
+      .every((word) => {
+        const [, facet, value] = /^(\w+):(.+)$/.exec(word) || [];
+        return facet && FACETS.concat("experiment", "model").includes(facet)
+          ? tag(row, facet).toLowerCase().startsWith(value)
+          : row.words.includes(word);
+      });
   }
 
   ordered(rows) {
     const column = COLUMNS.find(({ key }) => key === this.sort.key);
     const missing = (value) => value === null || value === undefined || value === "";
     const names = new Intl.Collator("en", { numeric: true });
-    return rows.map((row) => [column.of(row), row]).sort(([a, one], [b, other]) => {
-      if (missing(a) !== missing(b)) return missing(a) ? 1 : -1; // what is not known is last either way
-      const by = missing(a) ? 0 : typeof a === "number" ? a - b : names.compare(a, b);
-      return (this.sort.down ? -by : by) || names.compare(one.id, other.id);
-    }).map(([, row]) => row);
+    return rows
+      .map((row) => [column.of(row), row])
+      .sort(([a, one], [b, other]) => {
+        if (missing(a) !== missing(b)) return missing(a) ? 1 : -1; // what is not known is last either way
+        const by = missing(a) ? 0 : typeof a === "number" ? a - b : names.compare(a, b);
+        return (this.sort.down ? -by : by) || names.compare(one.id, other.id);
+      })
+      .map(([, row]) => row);
   }
 
   draw() {
@@ -102,7 +120,8 @@ export class List {
     body.rows_ = rows;
     const lines = this.closed.has(id) ? [] : rows.map((row) => this.line(row));
     const wanted = id === "" ? lines : [this.heading(body, id), ...lines];
-    if (wanted.length !== body.children.length || wanted.some((line, i) => body.children[i] !== line)) body.replaceChildren(...wanted);
+    if (wanted.length !== body.children.length || wanted.some((line, i) => body.children[i] !== line))
+      body.replaceChildren(...wanted);
     return body;
   }
 
@@ -118,13 +137,16 @@ export class List {
       });
       return made("th", { scope: "col", className: looks(column), "data-key": column.key }, button);
     });
-    this.table.tHead.append(made("tr", {}, made("th", { scope: "col" }, made("span", { className: "unseen" }, "Chosen")), ...cells));
+    this.table.tHead.append(
+      made("tr", {}, made("th", { scope: "col" }, made("span", { className: "unseen" }, "Chosen")), ...cells),
+    );
     this.sorted();
   }
 
   sorted() {
     for (const cell of this.table.tHead.querySelectorAll("th[data-key]")) {
-      if (cell.dataset.key === this.sort.key) cell.setAttribute("aria-sort", this.sort.down ? "descending" : "ascending");
+      if (cell.dataset.key === this.sort.key)
+        cell.setAttribute("aria-sort", this.sort.down ? "descending" : "ascending");
       else cell.removeAttribute("aria-sort");
     }
   }
@@ -132,12 +154,31 @@ export class List {
   heading(body, id) {
     if (!body.heading) {
       const box = made("input", { type: "checkbox" });
-      box.addEventListener("change", () => this.chosen(this.with(body.rows_.map((row) => row.id), box.checked)));
+      box.addEventListener("change", () =>
+        this.chosen(
+          this.with(
+            body.rows_.map((row) => row.id),
+            box.checked,
+          ),
+        ),
+      );
       const fold = made("button", { type: "button", className: "fold" });
-      fold.addEventListener("click", () => { this.closed.has(id) ? this.closed.delete(id) : this.closed.add(id); this.draw(); });
+      fold.addEventListener("click", () => {
+        this.closed.has(id) ? this.closed.delete(id) : this.closed.add(id);
+        this.draw();
+      });
       const about = made("span", { className: "soft" });
-      const open = made("a", { className: "explore", href: `#${new URLSearchParams([["front", id]])}` }, "Explore the front");
-      body.heading = made("tr", { className: "group" }, made("td", {}, box), made("th", { colSpan: COLUMNS.length, scope: "rowgroup" }, fold, " ", about, " ", open));
+      const open = made(
+        "a",
+        { className: "explore", href: `#${new URLSearchParams([["front", id]])}` },
+        "Explore the front",
+      );
+      body.heading = made(
+        "tr",
+        { className: "group" },
+        made("td", {}, box),
+        made("th", { colSpan: COLUMNS.length, scope: "rowgroup" }, fold, " ", about, " ", open),
+      );
       Object.assign(body.heading, { box, fold, about, open });
     }
     return body.heading;
@@ -154,7 +195,9 @@ export class List {
       heading.box.setAttribute("aria-label", `Choose all runs of ${group.name}`);
       heading.fold.setAttribute("aria-expanded", String(!this.closed.has(id)));
       heading.fold.textContent = id === "." ? group.name : id;
-      heading.about.textContent = [group.kind, `${rows.length} runs`, group.state, group.why].filter(Boolean).join(", ");
+      heading.about.textContent = [group.kind, `${rows.length} runs`, group.state, group.why]
+        .filter(Boolean)
+        .join(", ");
       heading.open.hidden = group.kind !== "front" || Boolean(group.why);
     }
   }
@@ -170,16 +213,35 @@ export class List {
     }).filter(Boolean);
     const drawn = JSON.stringify([parts, [...this.filters]]);
     if (box.drawn === drawn) return;
-    const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.tag : undefined;
+    const focused =
+      document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.tag : undefined;
     box.drawn = drawn;
-    box.replaceChildren(...parts.map(({ facet, values }) => made("span", { className: "facet" }, made("span", { className: "soft" }, facet), ...values.map(([value, many]) => this.chip(facet, value, many)))));
-    if (focused) [...box.querySelectorAll("button")].filter((one) => one.dataset.tag === focused).forEach((one) => one.focus());
+    box.replaceChildren(
+      ...parts.map(({ facet, values }) =>
+        made(
+          "span",
+          { className: "facet" },
+          made("span", { className: "soft" }, facet),
+          ...values.map(([value, many]) => this.chip(facet, value, many)),
+        ),
+      ),
+    );
+    if (focused)
+      [...box.querySelectorAll("button")].filter((one) => one.dataset.tag === focused).forEach((one) => one.focus());
   }
 
   chip(facet, value, many) {
     const on = this.filters.get(facet) === value;
-    const button = made("button", { type: "button", "aria-pressed": String(on), "data-tag": `${facet}:${value}` }, value, made("span", { className: "soft" }, ` ${many}`));
-    button.addEventListener("click", () => { on ? this.filters.delete(facet) : this.filters.set(facet, value); this.draw(); });
+    const button = made(
+      "button",
+      { type: "button", "aria-pressed": String(on), "data-tag": `${facet}:${value}` },
+      value,
+      made("span", { className: "soft" }, ` ${many}`),
+    );
+    button.addEventListener("click", () => {
+      on ? this.filters.delete(facet) : this.filters.set(facet, value);
+      this.draw();
+    });
     return button;
   }
 
@@ -196,7 +258,15 @@ export class List {
     if (!line) {
       const box = made("input", { type: "checkbox", "aria-label": `Choose ${row.id}` });
       box.addEventListener("change", () => this.chosen(this.with([row.id], box.checked)));
-      const name = made("a", { href: `#${new URLSearchParams([["run", row.id]])}` }, row.group && row.id !== "." ? row.id.slice(row.group === "." ? 0 : row.group.length + 1) : row.id === "." ? row.name : row.id);
+      const name = made(
+        "a",
+        { href: `#${new URLSearchParams([["run", row.id]])}` },
+        row.group && row.id !== "."
+          ? row.id.slice(row.group === "." ? 0 : row.group.length + 1)
+          : row.id === "."
+            ? row.name
+            : row.id,
+      );
       const cells = COLUMNS.slice(1).map((column) => made("td", { className: looks(column) }));
       line = made("tr", {}, made("td", {}, box), made("th", { scope: "row" }, name), ...cells);
       Object.assign(line, { box, by: Object.fromEntries(COLUMNS.slice(1).map((column, i) => [column.key, cells[i]])) });
@@ -217,14 +287,24 @@ export class List {
     const cells = line.by;
     cells.state.replaceChildren(state(row.state));
     const done = row.rounds ? Math.min(1, (row.round || 0) / row.rounds) : 0;
-    const bar = row.rounds && row.state !== "done" && done < 1 ? made("progress", { max: 1, value: done, "aria-label": "rounds done" }) : null;
-    cells.round.replaceChildren(`${row.round ?? "–"}${row.rounds && row.rounds !== row.round ? ` / ${row.rounds}` : ""}`, ...(bar ? [bar] : []));
+    const bar =
+      row.rounds && row.state !== "done" && done < 1
+        ? made("progress", { max: 1, value: done, "aria-label": "rounds done" })
+        : null;
+    cells.round.replaceChildren(
+      `${row.round ?? "–"}${row.rounds && row.rounds !== row.round ? ` / ${row.rounds}` : ""}`,
+      ...(bar ? [bar] : []),
+    );
     cells.algorithm.textContent = tag(row, "algorithm") || "–";
     cells.data.textContent = tag(row, "data") || tag(row, "experiment") || "–";
     cells.seed.textContent = tag(row, "seed") || "–";
     cells.loss.textContent = shown(row.loss);
-    cells.loss.title = Object.entries(row.losses || {}).map(([name, loss]) => `${name}: ${shown(loss)}`).join("\n");
-    cells.value.replaceChildren(...(row.metric ? [made("span", { className: "soft" }, `${row.metric} `), shown(row.value)] : ["–"]));
+    cells.loss.title = Object.entries(row.losses || {})
+      .map(([name, loss]) => `${name}: ${shown(loss)}`)
+      .join("\n");
+    cells.value.replaceChildren(
+      ...(row.metric ? [made("span", { className: "soft" }, `${row.metric} `), shown(row.value)] : ["–"]),
+    );
     cells.seconds.textContent = lasted(row.seconds);
     this.time(line, row);
     line.querySelector("th .why")?.remove();
@@ -234,7 +314,16 @@ export class List {
   time(line, row) {
     const said = ago(row.changed);
     if (line.by.changed.textContent !== said) {
-      line.by.changed.replaceChildren(made("time", { dateTime: new Date(row.changed * 1000).toISOString(), title: new Date(row.changed * 1000).toLocaleString() }, said));
+      line.by.changed.replaceChildren(
+        made(
+          "time",
+          {
+            dateTime: new Date(row.changed * 1000).toISOString(),
+            title: new Date(row.changed * 1000).toLocaleString(),
+          },
+          said,
+        ),
+      );
     }
   }
 }

@@ -27,7 +27,11 @@ export function lasted(seconds) {
 export function ago(seconds) {
   const past = Date.now() / 1000 - seconds;
   if (past < 45) return "now";
-  for (const [length, name] of [[60, "min"], [3600, "h"], [86400, "d"]]) {
+  for (const [length, name] of [
+    [60, "min"],
+    [3600, "h"],
+    [86400, "d"],
+  ]) {
     const next = { min: 3600, h: 86400, d: 86400 * 60 }[name];
     if (past < next) return `${Math.round(past / length)} ${name} ago`;
   }
@@ -35,22 +39,36 @@ export function ago(seconds) {
 }
 
 const SIGNS = { running: "●", done: "✓", stopped: "■", broken: "!" };
-export const state = (name) => made("span", { className: `state ${name}` }, made("span", { "aria-hidden": "true" }, SIGNS[name] || ""), ` ${name}`);
+export const state = (name) =>
+  made("span", { className: `state ${name}` }, made("span", { "aria-hidden": "true" }, SIGNS[name] || ""), ` ${name}`);
 
 export function toCopy(what, text) {
   const button = made("button", { type: "button", "aria-label": `Copy: ${what}` }, "Copy");
   button.addEventListener("click", async () => {
     const done = await copied(text);
     button.textContent = done ? "Copied" : "Select and copy";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => {
+      button.textContent = "Copy";
+    }, 1500);
   });
-  return made("div", { className: "command" }, made("span", { className: "soft" }, what), made("code", {}, text), button);
+  return made(
+    "div",
+    { className: "command" },
+    made("span", { className: "soft" }, what),
+    made("code", {}, text),
+    button,
+  );
 }
 
 // Browsers have a clipboard for pages of this machine and for https alone; elsewhere an older way does.
 async function copied(text) {
   if (navigator.clipboard && window.isSecureContext) {
-    try { await navigator.clipboard.writeText(text); return true; } catch { return false; }
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return false;
+    }
   }
   const field = made("textarea", { value: text, className: "unseen" });
   document.body.append(field);
@@ -70,17 +88,52 @@ export async function ask(path, pairs) {
 // plotly is large: the list is there before it.
 let figures = null;
 export function drawing() {
-  figures = figures || ["web/plotly.js", "web/figures.js"].reduce((before, source) => before.then(() => new Promise((done, failed) => {
-    document.head.append(made("script", { src: source, onload: done, onerror: () => failed(new Error(`${source} cannot be loaded.`)) }));
-  })), Promise.resolve()).then(() => polyfedFigures);
+  figures =
+    figures ||
+    ["web/plotly.js", "web/figures.js", "web/cards.js"]
+      .reduce(
+        (before, source) =>
+          before.then(
+            () =>
+              new Promise((done, failed) => {
+                document.head.append(
+                  made("script", {
+                    src: source,
+                    onload: done,
+                    onerror: () => failed(new Error(`${source} cannot be loaded.`)),
+                  }),
+                );
+              }),
+          ),
+        Promise.resolve(),
+      )
+      .then(() => polyfedFigures);
   return figures;
 }
 
-export const facts = (pairs) => made("dl", { className: "facts" }, ...pairs.map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value))));
+export const facts = (pairs) =>
+  made(
+    "dl",
+    { className: "facts" },
+    ...pairs.map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value))),
+  );
 
 export function table(caption, head, rows) {
-  return made("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, made("table", {},
-    made("caption", {}, caption),
-    made("thead", {}, made("tr", {}, ...head.map((name) => made("th", { scope: "col" }, name)))),
-    made("tbody", {}, ...rows.map(([first, ...cells]) => made("tr", {}, made("th", { scope: "row" }, first), ...cells.map((cell) => made("td", {}, cell)))))));
+  return made(
+    "div",
+    { className: "scroll", tabIndex: 0, role: "region", "aria-label": caption },
+    made(
+      "table",
+      {},
+      made("caption", {}, caption),
+      made("thead", {}, made("tr", {}, ...head.map((name) => made("th", { scope: "col" }, name)))),
+      made(
+        "tbody",
+        {},
+        ...rows.map(([first, ...cells]) =>
+          made("tr", {}, made("th", { scope: "row" }, first), ...cells.map((cell) => made("td", {}, cell))),
+        ),
+      ),
+    ),
+  );
 }

@@ -8,7 +8,9 @@ const detail = document.getElementById("detail");
 const live = document.getElementById("live");
 let open = null;
 
-const list = new List((ids) => { location.hash = new URLSearchParams(ids.map((id) => ["run", id])).toString(); });
+const list = new List((ids) => {
+  location.hash = new URLSearchParams(ids.map((id) => ["run", id])).toString();
+});
 
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1));
@@ -18,7 +20,9 @@ function follow() {
   open = null;
   list.select(front === null ? ids : []);
   const close = made("button", { type: "button", className: "close", "aria-label": "Close" }, "Close");
-  close.addEventListener("click", () => { location.hash = ""; });
+  close.addEventListener("click", () => {
+    location.hash = "";
+  });
   const place = made("div");
   detail.replaceChildren(close, place);
   detail.hidden = front === null && !ids.length;
@@ -53,18 +57,32 @@ function told(change) {
   }
   list.told(change);
   empty(change);
-  if (!begun) { begun = true; follow(); } else open?.told(change.rows.map((row) => row.id), change.groups.map((group) => group.id));
+  if (!begun) {
+    begun = true;
+    follow();
+  } else
+    open?.told(
+      change.rows.map((row) => row.id),
+      change.groups.map((group) => group.id),
+    );
 }
 
 function empty(change) {
   const note = document.getElementById("note");
   const none = !list.rows.size && !list.groups.size;
-  if (change.whole) note.dataset.cut = change.cut ? "There are more folders than are looked into: give a smaller one to polyfed view." : "";
-  note.textContent = none ? "No run is here yet. This starts one, and it will appear: polyfed run two-digits" : note.dataset.cut || "";
+  if (change.whole)
+    note.dataset.cut = change.cut
+      ? "There are more folders than are looked into: give a smaller one to polyfed view."
+      : "";
+  note.textContent = none
+    ? "No run is here yet. This starts one, and it will appear: polyfed run two-digits"
+    : note.dataset.cut || "";
   note.hidden = !note.textContent;
 }
 
-polyfedTheme.changed = () => { if (typeof polyfedFigures !== "undefined") polyfedFigures.redraw(); };
+polyfedTheme.changed = () => {
+  if (typeof polyfedFigures !== "undefined") polyfedFigures.redraw();
+};
 polyfedTheme.begin();
 
 window.addEventListener("hashchange", follow);
