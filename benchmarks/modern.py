@@ -17,6 +17,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -261,7 +262,7 @@ def loop(name: str, case: Case) -> None:
     rows, some = 64, min(case.clients, 6)
     x, y = case.data(some * rows).cuda(), torch.randint(0, case.classes, (some * rows,)).cuda()
     model = copy.deepcopy(case.make()).cuda()
-    params = [p for p in model.parameters() if p.requires_grad]
+    params: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in params]
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -296,15 +297,10 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     for name in asked.cases.split(","):
         case = CASES[name]
-        parts: list[Callable[[], None]] = []
-        if not asked.no_agreement:
-            parts.append(lambda name=name, case=case: agreement(name, case))  # type: ignore[misc]
-        for bf16 in (True, False) if asked.profile else ():
-            parts.append(lambda name=name, case=case, bf16=bf16: profile(name, case, bf16, **json.loads(asked.engine)))  # type: ignore[misc]
-        for bf16 in (True, False) if not asked.profile else ():
-            parts.append(lambda name=name, case=case, bf16=bf16: timed(name, case, bf16, **json.loads(asked.engine)))  # type: ignore[misc]
-        if asked.loop:
-            parts.append(lambda name=name, case=case: loop(name, case))  # type: ignore[misc]
+        parts: list[Callable[[], None]] = [] if asked.no_agreement else [partial(agreement, name, case)]
+        measure = profile if asked.profile else timed
+        parts += [partial(measure, name, case, bf16, **json.loads(asked.engine)) for bf16 in (True, False)]
+        parts += [partial(loop, name, case)] if asked.loop else []
         for part in parts:
             try:
                 part()

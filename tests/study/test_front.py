@@ -303,6 +303,7 @@ def test_a_preference_that_says_nothing_is_refused(
         ({"method": "weights"}, "'preference', 'scalarisation' or 'both'"),
         ({"rounds": 0}, "whole number from 1 on"),
         ({"settings": {"algorithm.mu": 1.0}}, "None of the methods"),
+        ({"settings": ["algorithm.lr=0.1,0.2"]}, "one value for each key"),
     ],
 )
 def test_bad_input_writes_nothing(tmp_path: Path, more: dict[str, Any], said: str) -> None:

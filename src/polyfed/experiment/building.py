@@ -149,9 +149,7 @@ def _announced(model: str, part: Part, rounds: int, models: int) -> list[str]:
     return [f"{model}: {note}" if model else note for note in announced(part.algorithm, ahead)]
 
 
-def _one(
-    top: Top, losses: Losses, load: Load, only: list[str] | None = None
-) -> tuple[dict[str, Part], None, Settings]:
+def _one(top: Top, losses: Losses, load: Load, only: list[str] | None = None) -> tuple[dict[str, Part], None, Settings]:
     """One model: [data], [model], [algorithm]."""
     if top.schedule:
         raise BadInput("[schedule] shares the clients out among models: give them as [models.NAME]. Found none.")

@@ -3,8 +3,8 @@
 The first point is in the middle, and is trained from the start. Every other begins with the model of a neighbour that
 is there already, so that it has a short way to go.
 
-*Preferences* go where the gap is largest. After the middle, r = (1, ..., 1) / M, and the ends, r = (1, 0, ..., 0) and so
-on, take two neighbours a and b, among the points that are not dominated. The next preference is the one whose ray
+*Preferences* go where the gap is largest. After the middle, r = (1, ..., 1) / M, and the ends, r = (1, 0, ..., 0), ...
+take two neighbours a and b, among the points that are not dominated. The next preference is the one whose ray
 r_1 F_1 = ... = r_M F_M goes through the middle of their losses. Of two objectives, neighbours are next to each other,
 and the largest gap is the rectangle |F_1(a) - F_1(b)| |F_2(a) - F_2(b)|: so much hypervolume a point between them could
 win. Of more, neighbours are those with no other point in the ball between them (Gabriel's graph, losses scaled to their

@@ -103,7 +103,7 @@ class OfExperiment(Trainer):
         told: Told,
     ) -> None:
         self.folder = folder
-        _check_one_model(settings)
+        _check_one(settings, varied)
         own = settings.get("algorithm", {}).get("name", NAMES["algorithm"])
         choices = {kind: method_for(kind, own) for kind in kinds}
         seed = settings.get("seed", 0)
@@ -163,9 +163,13 @@ def later_rounds(first: int) -> int:
     return max(1, (first + 1) // 2)
 
 
-def _check_one_model(settings: Settings) -> None:
+def _check_one(settings: Settings, varied: Sequence[Setting]) -> None:
+    """Refuse several models, and several values of a setting."""
     if settings.get("models"):
         raise BadInput("A front is about one model with several objectives. Found [models]; take them out.")
+    if many := next((one for one in varied if len(one.values) > 1), None):
+        found = ", ".join(many.values)
+        raise BadInput(f"A front has one value for each key; 'polyfed compare' takes more. Found {many.key}={found}.")
 
 
 class OfPython(Trainer):

@@ -291,8 +291,13 @@ const polyfedFigures = (() => {
   }
 
   function horizontal(figure, options, width, axis) {
+    const spare = Math.max(0, (3 - (figure.categories || []).length) / 2); // a few bars are no walls
     if (figure.categories && figure.categories.length)
-      return line(null, { ...names(figure, width), showgrid: false, range: [-0.6, figure.categories.length - 0.4] });
+      return line(null, {
+        ...names(figure, width),
+        showgrid: false,
+        range: [-0.6 - spare, figure.categories.length - 0.4 + spare],
+      });
     const fixed = !axis.log && axis.low !== undefined && axis.high !== undefined;
     return line(axis, { type: axis.log ? "log" : "linear", ...(fixed ? { range: [axis.low, axis.high] } : {}) });
   }
