@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from polyfed.engines.batched.kernels.recurrent import ClientGRU, ClientLSTM, replace_recurrent, unreplaced
+from polyfed.client.device import precision
+from polyfed.engines.batched.kernels.recurrent import (
+    ClientGRU,
+    ClientLSTM,
+    lstm,
+    lstm_back,
+    replace_recurrent,
+    unreplaced,
+)
 
 SETTINGS: list[dict[str, Any]] = [
     {}, {"num_layers": 2, "batch_first": True}, {"bidirectional": True, "num_layers": 2}, {"bias": False},
@@ -92,3 +100,27 @@ def test_what_is_not_replaced_stays_as_it_is() -> None:
     _, other = layer(nn.LSTM)
     with pytest.raises(NotImplementedError, match="no packed sequences"):
         other(nn.utils.rnn.pack_sequence([torch.randn(2, 3)]))
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize(("rows", "size"), [(3, 5), (20, 33), (16, 32)])
+def test_the_kernels_of_a_gpu_are_the_same_steps(rows: int, size: int, tf32: bool) -> None:
+    """On a GPU, or by Triton's interpreter; steps of every length of rows and units, beside float64."""
+    kernels = pytest.importorskip("polyfed.engines.batched.kernels.recurrent_triton")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    g = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g).to(device)
+
+    gates, w = some(2, 3, rows, 4 * size), some(2, 4 * size, size) / size**0.5
+    h, c, d, dc = some(2, rows, size), some(2, rows, size), some(2, 3, rows, size), some(2, 3, rows, size)
+    far = [t.cpu().double() for t in (gates, w, h, c)]
+    wanted = lstm(*far)
+    grads = lstm_back(d.cpu().double(), dc.cpu().double(), *wanted, *far[1:])
+    with precision(tf32):
+        found = kernels.forward(gates, w, h, c)
+        back = kernels.backward(d, dc, found[1], found[2], w, c)
+    within = 2e-3 if tf32 else 1e-5
+    for a, b in zip((*found, *back), (*wanted, grads[0], grads[3]), strict=True):
+        assert float((a.cpu() - b).norm() / b.norm()) < within

@@ -65,7 +65,7 @@ def test_seeds_of_a_method_are_one_row_with_their_spread() -> None:
 
     found = results([run("one", 0, 0.5), run("one", 1, 0.7), run("two", 0, 0.8), run("two", 1, 0.9)])
     assert [(row.name, row.seeds, row.shown(("a", "loss"))) for row in found.rows] == [
-        ("one", 2, "0.6 ± 0.14"), ("two", 2, "0.85 ± 0.071"),
+        ("one", 2, "0.600 ± 0.141"), ("two", 2, "0.850 ± 0.071"),
     ]  # fmt: skip
     assert found.best(("a", "loss")) == {"one"}
 
@@ -112,7 +112,7 @@ COMPARED: dict[str, Any] = {
 def test_a_comparison_has_its_table_what_it_took_and_who_beats_whom() -> None:
     (made,) = study_sections([Study(Path("compare-x"), "compare", COMPARED)])
     assert '<th scope="row">one (1 of 2 runs)</th><td class="best">0.51<' in made
-    assert "<td>0.6 ± 0.1</td>" in made
+    assert "<td>0.600 ± 0.100</td>" in made
     assert "<td>2 of 2</td><td>7.0</td><td>2 MB</td><td>4 s</td>" in made
     assert "Who beats whom: a test." in made
     assert "It &lt;b&gt;stopped." in made

@@ -230,6 +230,13 @@ def test_bad_input_leaves_an_older_study_as_it_was() -> None:
     assert Comparison.load("runs/compare-small").about == before
 
 
+def test_a_wrong_target_leaves_the_table_of_finished_runs() -> None:
+    before = compare({**SMALL, "rounds": 1}, algorithms="fedavg", seeds=1, jobs=1).about
+    with pytest.raises(BadInput, match="--target: no run has 'acuracy'"):
+        compare({**SMALL, "rounds": 1}, algorithms="fedavg", seeds=1, jobs=1, target="acuracy=0.5")
+    assert Comparison.load("runs/compare-small").about == before
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_metric_that_does_not_exist_is_said_after_the_first_round(jobs: int) -> None:
     with pytest.raises(BadInput, match=r"--target: no run has 'acuracy'. Did you mean 'accuracy'"):

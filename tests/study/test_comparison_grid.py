@@ -106,6 +106,7 @@ def test_keys_of_one_last_word_are_told_apart() -> None:
         ("fedavg", ["algorithm.lr=0.1", "algorithm.lr=0.2"], "given twice"),
         ("fedavg", ["algorithm.lr"], "needs KEY=VALUE"),
         ("fedavg", ["algorithm.name=fedprox"], "named by --algorithms"),
+        ("fedavg", ["algorithm=fedprox"], "named by --algorithms"),
         ("fedavg", ["seed=1"], "--seeds"),
         ("mfa-rr", (), "is a schedule"),
         (["fedavg", 3], (), "should be a name"),

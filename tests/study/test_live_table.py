@@ -32,9 +32,9 @@ def outcome(cell: Cell, why: str = "") -> Outcome:
     return Outcome(cell, Path(cell.name), summary, why)
 
 
-def printed(thing: Any, terminal: bool = False) -> str:
+def printed(thing: Any, terminal: bool = False, width: int = 120) -> str:
     file = io.StringIO()
-    Console(file=file, width=120, force_terminal=terminal, color_system="standard" if terminal else None).print(thing)
+    Console(file=file, width=width, force_terminal=terminal, color_system="standard" if terminal else None).print(thing)
     return file.getvalue()
 
 
@@ -114,20 +114,47 @@ def about(why: str = "") -> dict[str, Any]:
     return {
         "name": "small", "seeds": [0, 1], "rounds": None, "split": "test", "figures": [figure], "table": rows,
         "target": {"text": "left accuracy is at least 0.7"}, "tests": {"why": "No test.", "pairs": [], "name": None},
-        "cells": [{"row": "good", "seed": 0, "why": why}] * 4,
+        "cells": [{"row": row, "seed": seed, "why": why if row == "good" else ""} for row in ("good", "[i]bad")
+                  for seed in (0, 1)],
     }  # fmt: skip
 
 
 def test_the_best_is_bold_in_a_terminal_and_has_a_star_elsewhere() -> None:
-    screen = printed(as_rich(about()), terminal=True)
+    screen = printed(as_rich(about(), 120), terminal=True)
     assert re.search(r"\x1b\[1m *90.0 ± 1.0 %\x1b\[0m", screen)
     assert not re.search(r"\x1b\[1m *80.0", screen)
     text = as_text(about("It diverged."))
     assert "90.0 ± 1.0 % *" in text
     assert "[i]bad (1 of 2 runs)" in text
     assert "The last evaluation of each run, on test data" in text
-    assert "good, seed 0, failed: It diverged." in text
+    assert "good, seeds 0, 1, failed: It diverged." in text
     assert all(line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [44, 60, 80, 120])
+def test_columns_that_have_no_room_go_on_below(width: int) -> None:
+    wide = about()
+    wide["figures"] = [{**wide["figures"][0], "key": f"o{i}", "title": f"objective {i}"} for i in range(6)]
+    for row in wide["table"]:
+        row["row"] += " with=settings of=its own"
+        row["figures"] = {f"o{i}": row["figures"]["left.accuracy"] for i in range(6)}
+    text = printed(as_rich(wide, width), width=width)
+    assert all(f" objective {i} " in text for i in range(6))
+    assert text.count(" 90.0 ± 1.0 % ") == 6
+    assert text.count(" good ") > 6 * 20 // width
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_a_narrow_terminal_has_the_whole_live_table(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    cells = [Cell("fedcmoo compress=sketch lr=0.1 of=a long name", 0, {"rounds": 4}, "long")]
+    shown = LiveTable(cells)
+    shown.line(cells[0], line(2))
+    rows = printed(shown._table(), width=width).splitlines()
+    assert rows[1].endswith(" work left ┃")
+    assert rows[3].endswith(" 4 s │")
+    assert " fedcmoo" in rows[3]
 
 
 def test_numbers_are_as_long_as_they_need_to_be() -> None:

@@ -13,6 +13,7 @@ from polyfed.report.figure import NONE, Numbers
 
 Path = tuple[str, ...]  # of keys: ('losses', 'left'), ('gap',)
 NAN = float("nan")
+DEEPEST = 8  # tables in tables of a line
 LARGEST = 1 << 1000  # of whole numbers, which would not fit else
 ASIDE = ("cohort", "failures", "groups", "idle", "client_weights")  # by client: kept in another form, or not at all
 
@@ -135,7 +136,7 @@ def _flatten(table: Mapping[str, Any], above: Path, keys: list[Path], values: li
         if kind is float or (kind is int and -LARGEST < value < LARGEST):
             keys.append((*above, key))
             values.append(value)
-        elif kind is dict:
+        elif kind is dict and len(above) < DEEPEST:
             _flatten(value, (*above, key), keys, values)
         elif value is None:
             keys.append((*above, key))

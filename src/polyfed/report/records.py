@@ -14,11 +14,13 @@ from polyfed.core.errors import BadInput, cut, shown
 from polyfed.core.format import check_format
 from polyfed.report.columns import Columns
 from polyfed.report.directions import Better, better_of
+from polyfed.report.opening import text_of
 from polyfed.report.tail import Tail
 
 State = Literal["done", "running", "stopped"]
 STUDIES = {"study.json": "compare", "front.json": "front"}  # what marks a folder of several runs
 DEEPEST = 4  # folders below the one that is searched
+NESTED = 50  # tables in tables of an experiment
 
 __all__ = ["Found", "Record", "State", "Study", "Tail", "find", "is_run", "running"]
 
@@ -235,8 +237,8 @@ def find(paths: Sequence[Path]) -> Found:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is a run's."""
-    return (path / "experiment.toml").is_file()
+    """Whether a directory is a run's; one whose experiment cannot be read is said to be broken later."""
+    return os.path.lexists(path / "experiment.toml")
 
 
 def running(path: Path) -> bool:
@@ -246,7 +248,7 @@ def running(path: Path) -> bool:
     except ImportError:  # Windows refuses to open what is locked
         return _refused(path / ".lock")
     try:
-        file = os.open(path / ".lock", os.O_RDONLY)
+        file = os.open(path / ".lock", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # it may be a pipe
     except OSError:
         return False
     try:
@@ -291,9 +293,9 @@ def _take(folder: Path, top: Path, found: Found) -> None:
 
 
 def _take_study(folder: Path, found: Found) -> None:
-    mark = next(mark for mark in STUDIES if (folder / mark).is_file())
+    mark = next(mark for mark in STUDIES if os.path.lexists(folder / mark))
     try:
-        told = json.loads((folder / mark).read_text(encoding="utf-8"))
+        told = json.loads(text_of(folder / mark))
         kind = told.get("kind", STUDIES[mark])
         found.studies.append(Study(folder, str(kind), told))
     except (OSError, ValueError, RecursionError, AttributeError) as error:
@@ -302,20 +304,34 @@ def _take_study(folder: Path, found: Found) -> None:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        settings = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
+        settings = tomllib.loads(text_of(path / "experiment.toml"))
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(
             f"{path} is not a run that can be read: its experiment.toml is broken or missing ({cut(str(error), 80)})."
         ) from error
     check_format(settings, str(path))
     settings.pop("format", None)
+    _check_nesting(settings, path)
     return settings
+
+
+def _check_nesting(settings: Mapping[str, Any], path: Path) -> None:
+    """Refuse tables in tables in tables without end, which a few letters can make: what shows them goes down them."""
+    level: list[Any] = [settings]
+    for _ in range(NESTED):
+        inside = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
+        level = [value for value in inside if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise BadInput(
+        f"{path} is not a run that can be read: its experiment.toml has more than {NESTED} tables in tables."
+    )
 
 
 def _summary(path: Path) -> dict[str, Any] | None:
     """A broken one is as good as none: the rounds are shown all the same."""
     try:
-        found = json.loads((path / "result.json").read_text(encoding="utf-8"))
+        found = json.loads(text_of(path / "result.json"))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyfed.report.cast import cast
+from polyfed.report.digits import reading
 from polyfed.report.directions import Better
 from polyfed.report.figure import NONE, Numbers
 from polyfed.report.records import Record
@@ -37,12 +38,12 @@ class Row:
         return float(np.mean(values)) if len(values) else float("nan")
 
     def shown(self, measure: Measure) -> str:
-        """Four digits, with the standard deviation over the seeds where there are several."""
+        """A few digits, with the standard deviation over the seeds where there are several."""
         values = self.values.get(measure, NONE)
         if not len(values) or not np.isfinite(self.mean(measure)):
             return NOTHING
-        told = f"{self.mean(measure):.4g}"
-        return f"{told} ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else told
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return reading(measure[1], self.mean(measure), spread)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,8 @@ class Results:
         if len(finite) < 2 or not self.better.get(measure):
             return set()
         top = max(finite.values()) if self.better[measure] == "higher" else min(finite.values())
-        return {name for name, value in finite.items() if f"{value:.4g}" == f"{top:.4g}"}
+        alike = reading(measure[1], top)
+        return {name for name, value in finite.items() if reading(measure[1], value) == alike}
 
 
 def results(records: Sequence[Record]) -> Results:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from polyfed.report.digits import reading
 from polyfed.report.markup import Html, cell, header, table, tag
 from polyfed.report.records import Study
 from polyfed.report.results import NOTHING
@@ -41,17 +42,16 @@ def _figures(told: Told) -> Html:
     rows = []
     for row in told["table"]:
         few = "" if row["runs"] == len(told["seeds"]) else f" ({row['runs']} of {counted(len(told['seeds']), 'run')})"
-        own = [row["figures"][one["key"]] for one in measures]
-        rows.append([header(row["row"] + few), *(cell(_spread(one), best=bool(one["best"])) for one in own)])
+        own = [(one.get("metric", ""), row["figures"][one["key"]]) for one in measures]
+        cells = [cell(_spread(metric, one), best=bool(one["best"])) for metric, one in own]
+        rows.append([header(row["row"] + few), *cells])
     seeds = counted(len(told["seeds"]), "seed")
     caption = f"Mean ± standard deviation over {seeds} of the last evaluation on {told['split']} rows; best in bold."
     return table(["Method", *(one["title"] for one in measures)], rows, caption)
 
 
-def _spread(one: Told) -> str:
-    if one.get("mean") is None:
-        return NOTHING
-    return f"{one['mean']:.4g}" + (f" ± {one['std']:.2g}" if one.get("std") is not None else "")
+def _spread(metric: str, one: Told) -> str:
+    return NOTHING if one.get("mean") is None else reading(metric, one["mean"], one.get("std"))
 
 
 def _costs(told: Told) -> Html:

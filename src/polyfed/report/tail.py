@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from polyfed.report.opening import opened
+
 LAST_ROUND = 1 << 53  # beyond it, numbers of rounds are not exact
 LAST = 1 << 16  # bytes at the end in which the last line is looked for first
 
@@ -28,7 +30,7 @@ class Tail:
     def read(self) -> list[dict[str, Any]]:
         """The lines that are new, each a round or an evaluation; those that are no such thing are left out."""
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path) as file:
                 status = os.fstat(file.fileno())
                 same = self._file in ((0, 0), (status.st_dev, status.st_ino)) and status.st_size >= self._end
                 self.began_again, self._file = not same, (status.st_dev, status.st_ino)
@@ -45,7 +47,7 @@ class Tail:
     def one_by_one(self) -> Iterator[dict[str, Any]]:
         """The whole lines of the file from its beginning, only one of them in memory at a time."""
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path) as file:
                 for text in file:
                     if text.endswith(b"\n"):
                         yield from _parsed(text)
@@ -57,7 +59,7 @@ class Tail:
         size = LAST
         while True:
             try:
-                with self.path.open("rb") as file:
+                with opened(self.path) as file:
                     file.seek(0, os.SEEK_END)
                     there = file.tell()
                     file.seek(max(0, there - size))

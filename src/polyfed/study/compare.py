@@ -197,22 +197,29 @@ class _Study:
         check_folder(self.folder, "compare")
         with locked(self.folder):
             before = read_study(self.folder)
-            state = "stopped"
             try:
-                self._keep("running")
-                self._run(opened, watch)
-                state = "done"
-            except KeyboardInterrupt:
-                raise Interrupted(f"Stopped; {AGAIN}.") from None
-            finally:
-                self._keep(state)
-            refused = [one.why for one in self.outcomes.values() if one.bad]
-            if len(refused) == len(self.grid.cells):
+                about = self._whole(opened, watch)
+            except BadInput:
                 self._leave(before)
-                raise BadInput(refused[0])
-            about = self._about(state) | tabulate(self._in_order(), self._seeds(), self.target)
+                raise
             write_study(self.folder, about)
         return Comparison(self.folder, about)
+
+    def _whole(self, opened: Open, watch: Callable[[Sequence[Cell]], Watch]) -> About:
+        """What study.json says in the end."""
+        state = "stopped"
+        try:
+            self._keep("running")
+            self._run(opened, watch)
+            state = "done"
+        except KeyboardInterrupt:
+            raise Interrupted(f"Stopped; {AGAIN}.") from None
+        finally:
+            self._keep(state)
+        refused = [one.why for one in self.outcomes.values() if one.bad]
+        if len(refused) == len(self.grid.cells):
+            raise BadInput(refused[0])
+        return self._about(state) | tabulate(self._in_order(), self._seeds(), self.target)
 
     def _run(self, opened: Open, watch: Callable[[Sequence[Cell]], Watch]) -> None:
         missing = [cell for cell in self.grid.cells if finished(self.folder, cell) is None]
@@ -256,15 +263,15 @@ class _Study:
         return {"run": cell.name, "row": cell.row, "seed": cell.seed, "state": state, "why": found.why if found else ""}
 
     def _leave(self, before: About | None) -> None:
-        """Bad input changes nothing.
+        """Bad input changes nothing; runs that have begun stay.
 
         Args:
             before: what the folder was of; None if it was made for this.
         """
         if before is not None:
             write_study(self.folder, before)
-            return
-        with suppress(OSError):
-            for name in (STUDY, OUTPUT, LOCK):
-                (self.folder / name).unlink(missing_ok=True)
-            self.folder.rmdir()
+        elif not any(self.folder.glob("*/experiment.toml")):
+            with suppress(OSError):
+                for name in (STUDY, OUTPUT, LOCK):
+                    (self.folder / name).unlink(missing_ok=True)
+                self.folder.rmdir()

@@ -26,6 +26,7 @@ from polyfed.core.settings import Settings, knows
 from polyfed.experiment.reading import as_value, override
 from polyfed.study.cells import Cell, make_cell
 
+NAMED = ("algorithm", "schedule")  # tables of what is compared
 OPEN, CLOSE, QUOTES = "[{", "]}", "\"'"
 
 
@@ -152,7 +153,7 @@ def _check_known(settings: Settings, choices: Sequence[Choice], varied: Sequence
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise BadInput(f"--set {twice} is given twice; give its values at once, as in {twice}=0.1,0.3.")
     for key in keys:
-        if key.split(".")[-1] == "name" and key.split(".")[0] in ("algorithm", "schedule"):
+        if key in NAMED or (key.split(".")[-1] == "name" and key.split(".")[0] in NAMED):
             raise BadInput(f"--set {key}: what is compared is named by --algorithms; leave this out.")
         if key == "seed":
             raise BadInput("--set seed: --seeds says how many, from the experiment's own on; leave this out.")

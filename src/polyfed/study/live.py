@@ -21,6 +21,7 @@ from polyfed.study.showing import number
 
 MOST = 4  # figures in a line
 BAR = 14  # characters of a bar
+NARROW = 70  # characters of a terminal that has no room for figures
 DEFAULT_ROUNDS = 100  # of an experiment that does not say
 
 
@@ -62,6 +63,7 @@ class Lines(Watch):
         super().__init__(cells)
         self._ended = 0
         self._ran: set[str] = set()
+        self._said: set[str] = set()  # why runs failed
 
     def line(self, cell: Cell, line: Line) -> None:
         self._ran.add(cell.name)
@@ -70,7 +72,8 @@ class Lines(Watch):
         self._ended += 1
         cell, summary = outcome.cell, outcome.summary
         if summary is None:
-            what = f"failed: {outcome.why}"
+            what = "failed, too" if outcome.why in self._said else f"failed: {outcome.why}"
+            self._said.add(outcome.why)
         else:
             took = f"{summary['seconds']:.1f} s" if cell.name in self._ran else "done before"
             what = f"{last_figures(summary['objectives'])} ({took})"
@@ -110,8 +113,8 @@ class LiveTable(Watch):
         for cell in cells:
             self._rows.setdefault(cell.row, _Row(0)).total += self._of[cell.name]
         self._begun = time.monotonic()
-        console = Console(stderr=True)
-        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=4, transient=True)
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> LiveTable:
         self._live.start()
@@ -139,15 +142,17 @@ class LiveTable(Watch):
     def _table(self) -> Table:
         made = Table(caption=Text(f"{span(time.monotonic() - self._begun)} so far"), caption_justify="left")
         made.add_column("method")
-        made.add_column("runs", justify="right")
-        made.add_column("rounds", min_width=BAR)
-        made.add_column("last figures", overflow="ellipsis", no_wrap=True)
-        made.add_column("work left", justify="right")
+        made.add_column("runs", justify="right", no_wrap=True)
+        made.add_column("rounds", min_width=BAR, no_wrap=True)
+        if wide := self._console.width >= NARROW:
+            made.add_column("last figures")
+        made.add_column("work left", justify="right", no_wrap=True)
         per_row = {name: sum(cell.row == name for cell in self.cells) for name in self._rows}
         for name, row in self._rows.items():
             runs = f"{row.ended}/{per_row[name]}" + (f", {row.failed} failed" if row.failed else "")
             bar = ProgressBar(total=row.total, completed=sum(row.rounds.values()), width=BAR)
-            made.add_row(Text(visible(cut(name, 40))), runs, bar, Text(visible(row.last)), self._left(row))
+            last = [_on_a_line(row.last)] if wide else []
+            made.add_row(_on_a_line(cut(name, 40)), runs, bar, *last, self._left(row))
         return made
 
     def _left(self, row: _Row) -> str:
@@ -158,6 +163,11 @@ class LiveTable(Watch):
         if not rounds or left <= 0:
             return "" if left > 0 else "done"
         return span(left * sum(one.seconds for one in timed) / rounds)
+
+
+def _on_a_line(text: str) -> Text:
+    """A text that is cut where its column, which may shrink, has no room."""
+    return Text(visible(text), no_wrap=True, overflow="ellipsis")
 
 
 def span(seconds: float) -> str:

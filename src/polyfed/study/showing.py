@@ -12,27 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from polyfed.core.errors import visible
+from polyfed.report.digits import reading
 from polyfed.study.measures import COSTS
 
+EDGES = 3  # characters of a column beside its text
 LEFT, RIGHT = ' style="text-align:left"', ' style="text-align:right;padding-left:1em"'
 
 
 def number(metric: str, value: float | None) -> str:
     """A figure as tables show it."""
-    if value is None:
-        return "-"
-    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.4g}"
+    return "-" if value is None else reading(metric, value)
 
 
 def figure_text(metric: str, cell: Mapping[str, Any]) -> str:
     """Mean and spread of a figure."""
-    mean, std = cell["mean"], cell["std"]
-    if mean is None or std is None:
-        return number(metric, mean)
-    if metric == "accuracy":
-        return f"{100 * mean:.1f} ± {100 * std:.1f} %"
-    plain = 0.1 <= abs(mean) < 1000
-    return f"{mean:.3f} ± {std:.3f}" if plain else f"{mean:.3g} ± {std:.2g}"
+    return "-" if cell["mean"] is None else reading(metric, cell["mean"], cell["std"])
 
 
 def cost_text(key: str, mean: float | None) -> str:
@@ -88,9 +82,19 @@ def sentences(about: Mapping[str, Any]) -> list[str]:
     of = f"means ± standard deviations over {n} seeds" if n > 1 else "one seed"
     split = f", on {about['split']} data" if isinstance(about["split"], str) else ""
     rounds = f"{about['rounds']} rounds" if about["rounds"] else "each run"
-    said = [f"The last evaluation of {rounds}{split}; {of}.", *beats(about)]
-    said += [f"{one['row']}, seed {one['seed']}, failed: {one['why']}" for one in about["cells"] if one["why"]]
-    return said
+    return [f"The last evaluation of {rounds}{split}; {of}.", *beats(about), *_failures(about)]
+
+
+def _failures(about: Mapping[str, Any]) -> list[str]:
+    """Which runs failed, and why; those of a method that failed alike together."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for one in about["cells"]:
+        if one["why"]:
+            seeds.setdefault((one["row"], one["why"]), []).append(one["seed"])
+    return [
+        f"{row}, seed{'s' * (len(some) > 1)} {', '.join(map(str, some))}, failed: {why}"
+        for (row, why), some in seeds.items()
+    ]
 
 
 def beats(about: Mapping[str, Any]) -> list[str]:
@@ -113,15 +117,38 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.2g}"
 
 
-def as_rich(about: Mapping[str, Any]) -> Group:
-    """The tables for a terminal, the best in bold."""
-    return Group(*map(_rich, blocks(about)), *(Text(visible(text)) for text in sentences(about)))
+def as_rich(about: Mapping[str, Any], width: int) -> Group:
+    """The tables for a terminal, the best in bold.
+
+    Args:
+        about: what study.json says.
+        width: of the terminal, in characters; columns that have no room go on below.
+    """
+    tables = [_rich(part) for block in blocks(about) for part in _fitting(block, width)]
+    return Group(*tables, *(Text(visible(text)) for text in sentences(about)))
+
+
+def _fitting(block: Block, width: int) -> list[Block]:
+    """A table as several, each with the first column, none wider than a terminal."""
+    widths = [EDGES + max(map(len, column)) for column in zip(block.heads, *block.rows, strict=True)]
+    room = width - 1 - min(widths[0], width // 2)  # a long name is folded
+    parts: list[list[int]] = [[]]
+    for i, own in enumerate(widths[1:], 1):
+        if parts[-1] and sum(widths[j] for j in parts[-1]) + own > room:
+            parts.append([])
+        parts[-1].append(i)
+    return [_of_columns(block, [0, *part], block.title if part is parts[0] else "") for part in parts]
+
+
+def _of_columns(block: Block, places: Sequence[int], title: str) -> Block:
+    some = [[[row[i] for i in places] for row in rows] for rows in (block.rows, block.best)]
+    return Block(title, [block.heads[i] for i in places], *some)
 
 
 def _rich(block: Block) -> Table:
-    made = Table(title=Text(visible(block.title)), title_justify="left")
+    made = Table(title=Text(visible(block.title)) if block.title else None, title_justify="left")
     for i, head in enumerate(block.heads):
-        made.add_column(Text(visible(head)), justify="right" if i else "left", no_wrap=bool(i))
+        made.add_column(Text(visible(head)), justify="right" if i else "left", no_wrap=bool(i), overflow="fold")
     for texts, best in zip(block.rows, block.best, strict=True):
         made.add_row(*(Text(visible(t), style="bold" if of else "") for t, of in zip(texts, best, strict=True)))
     return made
@@ -130,8 +157,8 @@ def _rich(block: Block) -> Table:
 def show(about: Mapping[str, Any]) -> None:
     """The table on stdout: in a terminal the best in bold; in a pipe as plain text, the best with a star."""
     console = Console(highlight=False, markup=False, emoji=False)
-    if console.is_terminal:
-        console.print(as_rich(about))
+    if console.is_terminal and not console.is_dumb_terminal:  # which shows nothing in bold
+        console.print(as_rich(about, console.width))
     else:
         print(as_text(about))
 

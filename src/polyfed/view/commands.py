@@ -36,7 +36,16 @@ def commands(path: Path, state: str, settings: Mapping[str, Any]) -> list[Comman
 def quoted(*words: Any) -> str:
     """A command line that is one command, whatever its paths are called."""
     text = [str(word) for word in words]
-    return subprocess.list2cmdline(text) if os.name == "nt" else shlex.join(text)
+    return subprocess.list2cmdline(text) if os.name == "nt" else " ".join(map(_word, text))
+
+
+def _word(word: str) -> str:
+    """Quoted for a shell; what cannot be seen is written out, as a terminal obeys a pasted Ctrl-C even in quotes."""
+    if word.isprintable():
+        return shlex.quote(word)
+    plain = {ord("'"): "\\'", ord("\\"): "\\\\"}
+    seen = (c.translate(plain) if c.isprintable() else "".join(f"\\x{b:02x}" for b in os.fsencode(c)) for c in word)
+    return f"$'{''.join(seen)}'"
 
 
 def _command(what: str, *words: Any) -> Command:

@@ -35,7 +35,7 @@ def _by_client(record: Record) -> Figure:
     words = list(dict.fromkeys(reason.values()))
     series = [Series(why, numbers([count[name, why] for name in most]), **look(i)) for i, why in enumerate(words)]
     asked = sum(record.columns.asked.values())
-    notes = [f"{len(failed)} failures of {len(clients)} clients; clients were asked {asked} times in all."]
+    notes = [f"{_some(len(failed), 'failure')} of {_some(len(clients), 'client')}; {_asked(asked)}."]
     if len(clients) > CLIENTS:
         notes.append(f"The {CLIENTS} clients with the most failures are drawn.")
     about = f"How often clients of the run {record.name} failed, and for which reason."
@@ -45,6 +45,14 @@ def _by_client(record: Record) -> Figure:
         wide=len(most) > 8 or max(map(len, words)) > 40,
         stacked=True,
     )  # fmt: skip
+
+
+def _some(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _asked(times: int) -> str:
+    return "a client was asked once" if times == 1 else f"clients were asked {times} times in all"
 
 
 def _by_run(records: Sequence[Record]) -> Figure:

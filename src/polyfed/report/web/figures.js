@@ -322,7 +322,7 @@ const polyfedFigures = (() => {
       const end = place ? String(place + 1) : "";
       const area = domains(place, shape, height, figure.panel_axes ? 84 : 62);
       const last = place + shape.columns >= panels.length;
-      const own = (figure.panel_axes || {})[panel];
+      const own = figure.panel_axes && Object.hasOwn(figure.panel_axes, panel) ? figure.panel_axes[panel] : null;
       const [across, up] = own || [axisOf(figure, options), figure.y];
       const x = { ...horizontal(figure, options, width / shape.columns, across), domain: area.x, anchor: `y${end}` };
       layout[`xaxis${end}`] = { ...x, title: across && (last || own) ? titled(across.label) : undefined };

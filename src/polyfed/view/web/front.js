@@ -46,7 +46,15 @@ export class Front {
   async take(told, draw) {
     const atEnd = this.round >= this.last;
     Object.assign(this, { front: told, draw, objectives: told.objectives });
-    this.points = along(told.points.map((point) => ({ ...point, track: told.tracks[point.id] })));
+    const own = (table) => Object.assign(Object.create(null), table); // an objective may be called 'constructor'
+    this.points = along(
+      told.points.map((point) => ({
+        ...point,
+        losses: own(point.losses),
+        preference: own(point.preference),
+        track: own(told.tracks)[point.id],
+      })),
+    );
     this.last = lastRound(this.points);
     if (atEnd) this.round = this.last;
     if (!this.plot) this.build();

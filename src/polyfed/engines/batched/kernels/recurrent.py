@@ -28,7 +28,7 @@ class _Client:
         if not isinstance(x, Tensor):
             raise NotImplementedError("recurrent layers of many clients take tensors, and no packed sequences")
         alone = x.dim() == 2
-        x = x.unsqueeze(0) if alone else x if self.batch_first else x.transpose(0, 1)
+        x = x.unsqueeze(1) if alone else x.transpose(0, 1) if self.batch_first else x  # steps first
         states = self._states(x, hx, alone)
         ways = 2 if self.bidirectional else 1
         last: list[Tensors] = []
@@ -36,22 +36,22 @@ class _Client:
             found = []
             for way in range(ways):
                 begin = tuple(s[layer * ways + way] for s in states)
-                out, ends = self._run(x.flip(1) if way else x, begin, f"l{layer}{'_reverse' * way}")
-                found.append(out.flip(1) if way else out)
+                out, ends = self._run(x.flip(0) if way else x, begin, f"l{layer}{'_reverse' * way}")
+                found.append(out.flip(0) if way else out)
                 last.append(ends)
             x = torch.cat(found, -1) if ways > 1 else found[0]
             if self.dropout and self.training and layer + 1 < self.num_layers:
                 x = F.dropout(x, self.dropout)
         ended = [torch.stack(parts) for parts in zip(*last, strict=True)]
         ended = [e.squeeze(1) if alone else e for e in ended]
-        x = x.squeeze(0) if alone else x if self.batch_first else x.transpose(0, 1)
+        x = x.squeeze(1) if alone else x.transpose(0, 1) if self.batch_first else x
         return x, ended[0] if len(ended) == 1 else tuple(ended)
 
     def _states(self: Any, x: Tensor, hx: Any, alone: bool) -> list[Tensor]:
         """The states that the layers begin with, (layers x ways, rows, size) each."""
         if hx is None:
             many = self.num_layers * (2 if self.bidirectional else 1)
-            return [x.new_zeros(many, x.shape[0], self.hidden_size)] * self.kept
+            return [x.new_zeros(many, x.shape[1], self.hidden_size)] * self.kept
         given = [hx] if isinstance(hx, Tensor) else list(hx)
         return [s.unsqueeze(1) if alone else s for s in given]
 
@@ -74,7 +74,7 @@ class ClientLSTM(_Client, nn.LSTM):
         like = gates.dtype
         given = [t.to(like).unsqueeze(0) for t in (gates, over, *begin)]
         out, cells, _ = (t.squeeze(0) for t in lstm(*given))
-        return out, (out[:, -1], cells[:, -1])
+        return out, (out[-1], cells[-1])
 
 
 class ClientGRU(_Client, nn.GRU):
@@ -91,7 +91,7 @@ class ClientGRU(_Client, nn.GRU):
         bias = gates.new_zeros(gates.shape[-1]) if second is None else second
         given = [t.to(gates.dtype).unsqueeze(0) for t in (gates, over, bias, *begin)]
         out, _ = (t.squeeze(0) for t in gru(*given))
-        return out, (out[:, -1],)
+        return out, (out[-1],)
 
 
 def replace_recurrent(model: nn.Module) -> None:
@@ -148,6 +148,11 @@ def _gru_back(dh: Tensor, later: Tensor, acts: Tensor, before: Tensor) -> Tensor
     return torch.cat([dr, dz, dnew], -1), torch.cat([dr, dz, dnew * r], -1), dh * z
 
 
+def _kernels(t: Tensor) -> bool:
+    """Whether Triton's kernels do a step: of float32 on a GPU that has them."""
+    return t.is_cuda and t.dtype == torch.float32 and not why_no_triton(t.device)
+
+
 @cache
 def _fused(step: Callable[..., Tensors], device: torch.device) -> Callable[..., Tensors]:
     """On a GPU with Triton, a step's gates as one kernel."""
@@ -157,26 +162,21 @@ def _fused(step: Callable[..., Tensors], device: torch.device) -> Callable[..., 
     return fused
 
 
-# operators: gates (clients, rows, steps, 4 or 3 sizes), w (clients, 4 or 3 sizes, size), states (clients, rows, size)
-
-
-def _by_step(t: Tensor) -> Tensor:
-    return t.movedim(2, 0).contiguous()
-
-
-def _by_row(t: Tensor) -> Tensor:
-    return t.movedim(0, 2)
+# operators: gates (clients, steps, rows, 4 or 3 sizes), w (clients, 4 or 3 sizes, size), states (clients, rows, size)
 
 
 @torch.library.custom_op("polyfed::lstm", mutates_args=())
 def lstm(gates: Tensor, w: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """States, cells and gates of all steps."""
-    step, steps, across = _fused(_lstm_step, gates.device), _by_step(gates), w.transpose(1, 2)
-    found = []
-    for i in steps:
+    if _kernels(gates):
+        from polyfed.engines.batched.kernels import recurrent_triton
+
+        return recurrent_triton.forward(gates.contiguous(), w.contiguous(), h.contiguous(), c.contiguous())
+    step, across, found = _fused(_lstm_step, gates.device), w.transpose(1, 2), []
+    for i in gates.unbind(1):
         h, c, acts = step(i, torch.bmm(h, across), c)
         found.append((h, c, acts))
-    out, cells, acts = (_by_row(torch.stack(parts)).contiguous() for parts in zip(*found, strict=True))
+    out, cells, acts = (torch.stack(parts, 1) for parts in zip(*found, strict=True))
     return out, cells, acts
 
 
@@ -185,50 +185,52 @@ def lstm_back(
     dout: Tensor, dcells: Tensor, out: Tensor, cells: Tensor, acts: Tensor, w: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of gates, weights, first state and first cell."""
-    back = _fused(_lstm_back, w.device)
-    dh_all, dc_all, all_acts, all_cells = map(_by_step, (dout, dcells, acts, cells))
+    if _kernels(w):
+        from polyfed.engines.batched.kernels import recurrent_triton
+
+        given = (t.contiguous() for t in (dout, dcells, cells, acts, w, c))
+        gates, dc = recurrent_triton.backward(*given)
+        return gates, _weight_grad(gates, out, h), torch.bmm(gates[:, 0], w), dc
+    back, found = _fused(_lstm_back, w.device), []
     dh, dc = torch.zeros_like(h), torch.zeros_like(c)
-    found = []
-    for t in reversed(range(len(dh_all))):
-        gate, dc = back(dh_all[t], dh, dc_all[t], dc, all_acts[t], all_cells[t], all_cells[t - 1] if t else c)
+    for t in reversed(range(dout.shape[1])):
+        before = cells[:, t - 1] if t else c
+        gate, dc = back(dout[:, t], dh, dcells[:, t], dc, acts[:, t], cells[:, t], before)
         dh = torch.bmm(gate, w)
         found.append(gate)
-    gates = torch.stack(found[::-1])
-    return _by_row(gates).contiguous(), _weight_grad(gates, out, h), dh, dc.clone()
+    gates = torch.stack(found[::-1], 1)
+    return gates, _weight_grad(gates, out, h), dh, dc.clone()
 
 
 @torch.library.custom_op("polyfed::gru", mutates_args=())
 def gru(gates: Tensor, w: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     """States and gates of all steps; b: of the states' part."""
-    step, steps, across, bias = _fused(_gru_step, gates.device), _by_step(gates), w.transpose(1, 2), b.unsqueeze(1)
-    found = []
-    for i in steps:
+    step, across, bias, found = _fused(_gru_step, gates.device), w.transpose(1, 2), b.unsqueeze(1), []
+    for i in gates.unbind(1):
         h, acts = step(i, torch.baddbmm(bias, h, across), h)
         found.append((h, acts))
-    out, acts = (_by_row(torch.stack(parts)).contiguous() for parts in zip(*found, strict=True))
+    out, acts = (torch.stack(parts, 1) for parts in zip(*found, strict=True))
     return out, acts
 
 
 @torch.library.custom_op("polyfed::gru_back", mutates_args=())
 def gru_back(dout: Tensor, out: Tensor, acts: Tensor, w: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of gates, weights, bias and first state."""
-    back = _fused(_gru_back, w.device)
-    dh_all, all_acts, all_out = map(_by_step, (dout, acts, out))
-    dh = torch.zeros_like(h)
+    back, dh = _fused(_gru_back, w.device), torch.zeros_like(h)
     into, over = [], []
-    for t in reversed(range(len(dh_all))):
-        gate, own, dh = back(dh_all[t], dh, all_acts[t], all_out[t - 1] if t else h)
+    for t in reversed(range(dout.shape[1])):
+        gate, own, dh = back(dout[:, t], dh, acts[:, t], out[:, t - 1] if t else h)
         dh = torch.baddbmm(dh, own, w)
         into.append(gate)
         over.append(own)
-    owns = torch.stack(over[::-1])
-    return _by_row(torch.stack(into[::-1])).contiguous(), _weight_grad(owns, out, h), owns.sum((0, 2)), dh
+    owns = torch.stack(over[::-1], 1)
+    return torch.stack(into[::-1], 1), _weight_grad(owns, out, h), owns.sum((1, 2)), dh
 
 
 def _weight_grad(gates: Tensor, out: Tensor, h: Tensor) -> Tensor:
-    """The sum over steps and rows of gates (steps, clients, rows, ...) times the states before them."""
-    before = torch.cat([h.unsqueeze(2), out[:, :, :-1]], 2)
-    return torch.bmm(gates.permute(1, 3, 2, 0).flatten(2), before.flatten(1, 2))
+    """The sum over steps and rows of gates times the states before them."""
+    before = torch.cat([h.unsqueeze(1), out[:, :-1]], 1)
+    return torch.bmm(gates.flatten(1, 2).transpose(1, 2), before.flatten(1, 2))
 
 
 @lstm.register_fake
