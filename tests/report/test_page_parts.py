@@ -19,7 +19,7 @@ from polyfed.report.records import Record, Study, find
 from polyfed.report.results import results
 from polyfed.report.sections import counted, listed, size, span
 from polyfed.report.studies import study_sections
-from polyfed.report.writing import ROOM, small, write_report
+from polyfed.report.writing import ROOM, left_over, small, write_report
 from rundirs import line_of, write_front, write_run
 
 
@@ -210,3 +210,12 @@ def test_a_run_without_a_round_has_a_page(tmp_path: Path) -> None:
 
 def test_markup_made_here_is_not_escaped_again() -> None:
     assert tag("p", Html("<b>x</b>"), None, 3) == "<p><b>x</b>3</p>"
+
+
+@pytest.mark.parametrize("kind", ["cells", "points"])
+def test_runs_that_another_call_left_in_a_studys_folder_are_not_of_it(kind: str, tmp_path: Path) -> None:
+    for name in ("named", "left"):
+        write_run(tmp_path / name)
+    found = find([tmp_path / "named", tmp_path / "left"])
+    study = Study(tmp_path, "compare", {kind: [{"run": "named"}]})
+    assert [record.name for record in found.records if not left_over(record, [study])] == ["named"]

@@ -132,9 +132,15 @@ def test_losses_that_are_no_numbers_end_a_trial_and_the_others_go_on() -> None:
 
 
 def test_where_all_trials_fail_the_first_sentence_says_why() -> None:
-    with pytest.raises(RunStopped, match=r"No trial of s came to its end\. .*momentum should be"):
-        tune(SMALL, {"algorithm.momentum": [-1.0, -2.0]}, trials=2, jobs=1, out="s")
+    with pytest.raises(RunStopped, match=r"No trial of s came to its end\. .*usable reply"):
+        tune(SMALL, {"algorithm.lr": [1e30, 1e31]}, trials=2, jobs=1, out="s")
     assert not Path("s/best.toml").exists()
+
+
+def test_where_all_trials_are_refused_nothing_is_left() -> None:
+    with pytest.raises(BadInput, match="momentum should be"):
+        tune(SMALL, {"algorithm.momentum": [-1.0, -2.0]}, trials=2, jobs=1, out="s")
+    assert not Path("s").exists()
 
 
 def test_the_best_experiment_is_the_persons_own_and_runs() -> None:
@@ -333,6 +339,7 @@ def test_what_was_found_as_a_table_and_in_a_notebook() -> None:
 def test_the_recommended_is_the_one_whose_worst_is_best() -> None:
     scores = {0: (0.0, 10.0), 1: (4.0, 3.0), 2: (10.0, 0.0), 3: (11.0, 11.0)}
     assert best_of(scores) == ([0, 1, 2], 1)
+    assert best_of({**scores, 4: (1e9, 50.0)}) == ([0, 1, 2], 1), "one that diverged sets no scale"
     assert best_of({}) == ([], None)
     assert best_of({5: (1.0, 2.0)}) == ([5], 5)
 

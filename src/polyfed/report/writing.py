@@ -78,9 +78,9 @@ def _figures(found: Found) -> list[Figure]:
 
 
 def left_over(record: Record, studies: Sequence[Study]) -> bool:
-    """Whether a run is in a comparison's folder and not of it: another call, with other settings, has left it there."""
+    """Whether a run is in a study's folder and not of it: another call, with other settings, has left it there."""
     for study in studies:
-        cells = study.told.get("cells")
+        cells = study.told.get("cells", study.told.get("points"))
         if record.path is not None and record.path.parent == study.path and isinstance(cells, list):
             return record.path.name not in {cell.get("run") for cell in cells if isinstance(cell, dict)}
     return False

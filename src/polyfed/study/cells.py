@@ -34,6 +34,7 @@ from polyfed.run.directory import write
 
 STUDY = "study.json"
 LOCK = ".lock"
+OUTPUT = "output.log"  # what processes print, and tracebacks
 LONGEST = 80  # characters of a cell's name that are words
 INDIFFERENT = ("engine", "check_rows")  # same seed, same model, on every engine
 
@@ -172,6 +173,22 @@ def read_study(study: Path, file: str = STUDY) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def restore_study(study: Path, before: Mapping[str, Any] | None) -> None:
+    """Bad input changes nothing: what the study said of itself is said again, a folder made for it goes.
+
+    Args:
+        study: its folder; where runs have begun in it, it stays.
+        before: what it said; None if it was new.
+    """
+    if before is not None:
+        write_study(study, before)
+    elif not any(study.glob("*/experiment.toml")):
+        with suppress(OSError):
+            for name in (STUDY, OUTPUT, LOCK):
+                (study / name).unlink(missing_ok=True)
+            study.rmdir()
 
 
 def check_folder(study: Path, kind: str, file: str = STUDY) -> None:

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,13 +42,13 @@ from polyfed.core.errors import BadInput, Interrupted, shown
 from polyfed.core.federation import Federation
 from polyfed.core.problem import Problem
 from polyfed.study.asked import read_experiment
-from polyfed.study.cells import LOCK, STUDY, Cell, check_folder, locked, read_study, write_study
+from polyfed.study.cells import Cell, check_folder, locked, read_study, restore_study, write_study
 from polyfed.study.comparison import Comparison
 from polyfed.study.grid import Grid, make_grid, read_choices, read_settings
 from polyfed.study.live import Nobody, Watch, watching
 from polyfed.study.measures import Measure, read_target
 from polyfed.study.own import Own, OwnRuns, own_grid
-from polyfed.study.runner import AGAIN, OUTPUT, Line, Outcome, Pool, Told, check_jobs, default_jobs, finished
+from polyfed.study.runner import AGAIN, Line, Outcome, Pool, Told, check_jobs, default_jobs, finished
 from polyfed.study.table import tabulate
 
 FORMAT = 1
@@ -200,7 +200,7 @@ class _Study:
             try:
                 about = self._whole(opened, watch)
             except BadInput:
-                self._leave(before)
+                restore_study(self.folder, before)
                 raise
             write_study(self.folder, about)
         return Comparison(self.folder, about)
@@ -261,17 +261,3 @@ class _Study:
         found = self.outcomes.get(cell.name)
         state = "missing" if found is None else "failed" if found.summary is None else "done"
         return {"run": cell.name, "row": cell.row, "seed": cell.seed, "state": state, "why": found.why if found else ""}
-
-    def _leave(self, before: About | None) -> None:
-        """Bad input changes nothing; runs that have begun stay.
-
-        Args:
-            before: what the folder was of; None if it was made for this.
-        """
-        if before is not None:
-            write_study(self.folder, before)
-        elif not any(self.folder.glob("*/experiment.toml")):
-            with suppress(OSError):
-                for name in (STUDY, OUTPUT, LOCK):
-                    (self.folder / name).unlink(missing_ok=True)
-                self.folder.rmdir()

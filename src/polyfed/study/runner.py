@@ -42,7 +42,6 @@ from polyfed.engines.local.nursery import Nursery
 from polyfed.study.cells import Cell
 from polyfed.study.running import (
     AGAIN,
-    OUTPUT,
     DataOnce,
     Line,
     Outcome,
@@ -56,7 +55,7 @@ from polyfed.study.running import (
 from polyfed.study.worker import Worker
 
 __all__ = [
-    "AGAIN", "OUTPUT", "DataOnce", "Line", "Outcome", "Pool", "Prepare", "Teller", "Told", "check_jobs", "default_jobs",
+    "AGAIN", "DataOnce", "Line", "Outcome", "Pool", "Prepare", "Teller", "Told", "check_jobs", "default_jobs",
     "finished", "run_cell",
 ]  # fmt: skip
 TURN = 0.2  # seconds after which a signal is looked for

@@ -22,12 +22,11 @@ from polyfed.run.callbacks import Callback, RunView
 from polyfed.run.directory import RunDirectory, check_same
 from polyfed.run.loop import execute
 from polyfed.run.plan import Plan
-from polyfed.study.cells import Cell
+from polyfed.study.cells import OUTPUT, Cell
 
 Line = Mapping[str, Any]
 Told = Callable[[Cell, Line], str | None]
 Prepare = Callable[[Cell, Plan], Plan]
-OUTPUT = "output.log"
 AGAIN = "the same command goes on from the checkpoints"
 
 

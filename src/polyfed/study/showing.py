@@ -141,8 +141,9 @@ def _fitting(block: Block, width: int) -> list[Block]:
 
 
 def _of_columns(block: Block, places: Sequence[int], title: str) -> Block:
-    some = [[[row[i] for i in places] for row in rows] for rows in (block.rows, block.best)]
-    return Block(title, [block.heads[i] for i in places], *some)
+    heads = [block.heads[i] for i in places]
+    rows, best = ([row[i] for i in places] for row in block.rows), ([row[i] for i in places] for row in block.best)
+    return Block(title, heads, [*rows], [*best])
 
 
 def _rich(block: Block) -> Table:

@@ -43,7 +43,7 @@ from polyfed.study.sampling import changed
 
 BEST = "best.toml"
 MOST_ROWS = 20  # in a terminal
-RULE = "of those, the one whose worst loss is best, each scaled from 0 for the best trial to 1 for the worst"
+RULE = "of those, the one whose worst loss is best, each scaled from 0 for the best of them to 1 for the worst"
 STATES = {"done": "", "early": "ended early", "failed": "failed", "running": "not finished"}
 
 
@@ -277,7 +277,7 @@ def best_of(scores: Mapping[int, Sequence[float]]) -> tuple[list[int], int | Non
     numbers = list(scores)
     points = np.array([scores[number] for number in numbers], dtype=np.float64)
     there = np.flatnonzero(non_dominated(points))
-    low, range_ = points.min(0), np.ptp(points, axis=0)
+    low, range_ = points[there].min(0), np.ptp(points[there], axis=0)  # a trial that diverged sets no scale
     scaled = (points - low) / np.where(range_ > 0, range_, 1.0)
     worst = scaled.max(1)
     best = min(there, key=lambda i: (worst[i], scaled[i].sum(), numbers[i]))

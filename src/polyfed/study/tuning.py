@@ -18,7 +18,7 @@ from polyfed.core.errors import BadInput, Interrupted, RunStopped, shown
 from polyfed.core.settings import Settings
 from polyfed.run.callbacks import Callback
 from polyfed.run.directory import RunDirectory, differences, write
-from polyfed.study.cells import Cell, locked, make_cell, read_study, write_study
+from polyfed.study.cells import Cell, locked, make_cell, read_study, restore_study, write_study
 from polyfed.study.grid import as_text
 from polyfed.study.hopeless import Curve, Hopeless, limits
 from polyfed.study.runner import Line, Outcome
@@ -57,6 +57,7 @@ class Tuning:
         self.curves: dict[int, Curve] = {}  # of the trials that are over
         self.behind = 2 * self.jobs - 1
         self.exhausted = False
+        self.refused = 0  # trials
 
     def run(self) -> Tuned:
         """See all trials through."""
@@ -64,7 +65,8 @@ class Tuning:
         for note in self.search.notes:
             self._note(note)
         with locked(study):
-            known = self._known()
+            before = read_study(study)
+            known = self._known(before)
             state = "stopped"
             try:
                 with self.search.open(self.jobs, self._told, self._watchers) as runs:
@@ -74,6 +76,9 @@ class Tuning:
                 raise Interrupted("Stopped; the same command goes on from the checkpoints.") from None
             finally:
                 self._keep(state, known)
+            if self.refused == len(self.trials):
+                restore_study(study, before)
+                raise BadInput(self.trials[0]["why"])
             self._write_experiments()
         tuned = Tuned(study, self._about(state))
         if tuned.best is None:
@@ -151,6 +156,7 @@ class Tuning:
     def _end(self, outcome: Outcome) -> None:
         assert isinstance(outcome.cell, TrialCell)
         entry = self.trials[outcome.cell.trial]
+        self.refused += outcome.bad
         lines = [] if outcome.bad else RunDirectory(outcome.run).history()
         summary = outcome.summary or {}
         last = next((found for line in reversed(lines) if (found := self.judge.figures(line))), ())
@@ -164,9 +170,8 @@ class Tuning:
 
     # its files
 
-    def _known(self) -> list[Entry]:
-        """The trials that earlier calls began; those of another search are refused."""
-        found = read_study(self.search.study)
+    def _known(self, found: Mapping[str, Any] | None) -> list[Entry]:
+        """The trials that earlier calls began, as study.json has them; those of another search are refused."""
         if found is None:
             return []
         now = self._about("running")

@@ -13,8 +13,8 @@ import torch
 
 from polyfed.core.errors import Interrupted
 from polyfed.run.callbacks import Callback, RunView
-from polyfed.study.cells import Cell
-from polyfed.study.running import AGAIN, OUTPUT, DataOnce, Line, Prepare, broken, run_cell
+from polyfed.study.cells import OUTPUT, Cell
+from polyfed.study.running import AGAIN, DataOnce, Line, Prepare, broken, run_cell
 
 
 class _Messenger(Callback):

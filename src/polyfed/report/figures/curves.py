@@ -177,11 +177,12 @@ def _some(role: Role, name: str, pick: Pick) -> Curve | None:
 
 
 def _scaled(axis: Axis, values: Sequence[Numbers]) -> Axis:
-    """The axis, logarithmic where positive values reach over two orders of magnitude."""
+    """The axis, logarithmic where positive values reach over two orders of magnitude, losses over one."""
     if axis.low is not None or axis.high is not None:
         return axis
     every = np.concatenate([one[np.isfinite(one)] for one in values])
-    log = bool(every.size and every.min() > 0 and every.max() / 100 > every.min())
+    far = 10 if axis.better == "lower" else 100
+    log = bool(every.size and every.min() > 0 and every.max() / far > every.min())
     return Axis(axis.key, axis.label, log, axis.better, axis.low, axis.high, axis.unit)
 
 

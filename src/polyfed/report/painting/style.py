@@ -72,6 +72,7 @@ def dress(axes: Any, x: Axis | None, y: Axis | None) -> None:
         getattr(axes, f"set_{side}label")(axis.label)
         if axis.log:
             getattr(axes, f"set_{side}scale")("log")
+            _plain_log(getattr(axes, f"{side}axis"))
         if axis.words:
             getattr(axes, f"set_{side}ticks")(range(len(axis.words)), axis.words)
             getattr(axes, f"set_{side}lim")(-0.5, len(axis.words) - 0.5)
@@ -80,6 +81,17 @@ def dress(axes: Any, x: Axis | None, y: Axis | None) -> None:
             getattr(axes, f"{side}axis").get_major_locator().set_params(nbins=4)
         if axis.low is not None or axis.high is not None:
             getattr(axes, f"set_{side}lim")(*_room(axis))
+
+
+def _plain_log(side: Any) -> None:
+    """Numbers as they are, 0.2 and not 2 x 10^-1, where a logarithmic axis has few orders of magnitude."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = side.get_view_interval()
+    if 0 < low < high < 1e3 * low:
+        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        side.set_minor_formatter(NullFormatter())
 
 
 def _room(axis: Axis) -> tuple[float | None, float | None]:

@@ -58,6 +58,13 @@
     for (const [name, value] of Object.entries({ width: 24, height: 10, "aria-hidden": "true" }))
       svg.setAttribute(name, value);
     drawn.setAttribute("d", filled || "M1 5h22");
+    if (figure.kind === "lines" && !filled && !one.faint) {
+      const mark = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      mark.setAttribute("d", SHAPES[MARKERS[(one.marker || 0) % MARKERS.length]]);
+      mark.setAttribute("transform", "translate(3.6 1.5) scale(0.7)");
+      mark.style.fill = `var(--c${one.colour % COLOURS})`;
+      svg.append(mark);
+    }
     if (!filled) drawn.setAttribute("stroke-dasharray", dash);
     Object.assign(drawn.style, {
       [filled ? "fill" : "stroke"]: `var(--c${one.colour % COLOURS})`,

@@ -14,6 +14,7 @@ const polyfedFigures = (() => {
   const MARKERS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "x", "cross", "star"];
   const COLOURS = 8;
   const LETTERS = 26; // of a name beside an axis
+  const MARKS = 8; // along a line
   const SHORT = 10; // letters of a label beside a point; longer ones are shown when it is pointed at
   const states = new Map(); // of drawn elements
   const shared = { ready: Promise.resolve() }; // ready: when plotly will be there
@@ -182,7 +183,8 @@ const polyfedFigures = (() => {
     const x = columnOf(figure, one, axis.key);
     const y = numbers(one.y);
     const few = y.filter(Number.isFinite).length < 2; // a line of one point cannot be seen
-    const modes = { line: few ? "lines+markers" : "lines", points: "markers", both: "lines+markers" };
+    const named = figure.kind === "lines" && !one.faint; // lines are told apart by their marks too
+    const modes = { line: few || named ? "lines+markers" : "lines", points: "markers", both: "lines+markers" };
     const beside =
       figure.kind === "points" &&
       one.labels &&
@@ -195,7 +197,10 @@ const polyfedFigures = (() => {
       y,
       name: escaped(one.name),
       opacity: one.faint ? 0.4 : 1,
-      marker: marks(one, options, figure.kind === "points" ? 9 : 5),
+      marker: {
+        ...marks(one, options, figure.kind === "points" ? 9 : one.mode === "line" ? 6 : 5),
+        ...(named && one.mode !== "points" && one.mode !== "both" ? { maxdisplayed: MARKS } : {}),
+      },
       line: { color: ofSeries(one), width: one.faint ? 1.2 : 2, dash: DASHES[(one.dash || 0) % DASHES.length] },
       hovertemplate: hover(one, axis, figure.y),
       connectgaps: true,
@@ -290,6 +295,25 @@ const polyfedFigures = (() => {
     };
   }
 
+  // A few rounds: no marks between them.
+  function whole(figure) {
+    const last = Math.max(0, ...figure.series.slice(0, 400).map((one) => columnOf(figure, one, "round").at(-1) || 0));
+    return last <= 8 ? { tick0: 0, dtick: 1 } : {};
+  }
+
+  // Around curves that all stay at one value: as little as its size asks for, and not from -1 to 1 about it.
+  function around(figure, options, panel) {
+    const there = figure.series.filter((one) => (one.panel || "") === panel && isShown(one, options));
+    let [least, most] = [Infinity, -Infinity];
+    for (const one of there)
+      for (const values of [one.y, one.low, one.high])
+        for (const value of numbers(values))
+          if (Number.isFinite(value)) [least, most] = [Math.min(least, value), Math.max(most, value)];
+    if (!Number.isFinite(least) || most - least > 1e-6 * Math.abs(most)) return null;
+    const room = 0.2 * Math.abs(most);
+    return room ? [least - room, most + room] : [-0.05, 1];
+  }
+
   function horizontal(figure, options, width, axis) {
     const spare = Math.max(0, (3 - (figure.categories || []).length) / 2); // a few bars are no walls
     if (figure.categories && figure.categories.length)
@@ -299,7 +323,8 @@ const polyfedFigures = (() => {
         range: [-0.6 - spare, figure.categories.length - 0.4 + spare],
       });
     const fixed = !axis.log && axis.low !== undefined && axis.high !== undefined;
-    return line(axis, { type: axis.log ? "log" : "linear", ...(fixed ? { range: [axis.low, axis.high] } : {}) });
+    const more = fixed ? { range: [axis.low, axis.high] } : axis.key === "round" ? whole(figure) : {};
+    return line(axis, { type: axis.log ? "log" : "linear", ...more });
   }
 
   function vertical(figure, options, axis) {
@@ -333,6 +358,9 @@ const polyfedFigures = (() => {
         anchor: `x${end}`,
         title: own || !area.column ? titled(up.label) : undefined,
       };
+      const upright = layout[`yaxis${end}`];
+      const near = figure.kind === "lines" && upright.type !== "log" && !upright.range && around(figure, options, panel);
+      if (near) upright.range = near;
       if (panel) layout.annotations.push(heading(panel, area));
       for (const one of figure.series) {
         if ((one.panel || "") === panel && isShown(one, options))

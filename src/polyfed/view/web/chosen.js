@@ -1,5 +1,5 @@
 // What was chosen: one run, or several compared. Figures are changed where they stand as rounds come.
-import { ask, drawing, facts, lasted, made, shown, state, table, toCopy } from "./parts.js";
+import { ask, drawing, facts, lasted, made, measured, shown, state, swap, table, toCopy } from "./parts.js";
 
 const AGAIN = 1000; // milliseconds between questions at least, and four times what the last answer took
 
@@ -51,7 +51,7 @@ export class Chosen {
       const [told, draw] = await Promise.all([answer, drawing()]);
       if (!this.over) await this.show(told, draw);
     } catch (error) {
-      if (!this.over) this.top.replaceChildren(made("p", { className: "why", role: "alert" }, error.message));
+      if (!this.over) swap(this.top, made("p", { className: "why", role: "alert" }, error.message));
     }
     this.next = Date.now() + Math.max(AGAIN, 4 * took);
     this.waiting = false;
@@ -92,11 +92,14 @@ export class Chosen {
 
   async show(told, draw) {
     const open = this.below.querySelector("details")?.open;
-    this.top.replaceChildren(
+    const none = !told.figures.length && told.runs.length > 0;
+    swap(
+      this.top,
       ...(told.runs.length === 1 ? this.one(told) : this.several(told)),
       ...told.skipped.map(({ why, commands }) =>
         made("div", {}, made("p", { className: "why" }, why), this.commands(commands)),
       ),
+      none ? made("p", { className: "soft" }, "No round is done yet: figures come with the first.") : null,
     );
     const wanted = new Set(told.figures.map((figure) => figure.key));
     for (const [key, card] of this.cards)
@@ -121,9 +124,7 @@ export class Chosen {
       last = card;
     }
     this.choices();
-    if (!told.figures.length && told.runs.length)
-      this.top.append(made("p", { className: "soft" }, "No round is done yet: figures come with the first."));
-    this.below.replaceChildren(...this.settings(told, open));
+    swap(this.below, ...this.settings(told, open));
   }
 
   one(told) {
@@ -157,7 +158,7 @@ export class Chosen {
         state(run.state),
         `${run.round} of ${run.rounds || run.round}`,
         shown(row.loss),
-        row.metric ? `${row.metric} ${shown(row.value)}` : "–",
+        row.metric ? `${row.metric} ${measured(row.metric, row.value)}` : "–",
       ];
     });
     const parts = [

@@ -1,5 +1,5 @@
 // The list of runs: search, tags, sorting, groups, a choice. Rows are changed where they stand, so that focus stays.
-import { ago, lasted, made, shown, state } from "./parts.js";
+import { ago, lasted, made, measured, shown, state } from "./parts.js";
 
 const COLUMNS = [
   { key: "name", label: "Run", of: (row) => row.id },
@@ -303,7 +303,7 @@ export class List {
       .map(([name, loss]) => `${name}: ${shown(loss)}`)
       .join("\n");
     cells.value.replaceChildren(
-      ...(row.metric ? [made("span", { className: "soft" }, `${row.metric} `), shown(row.value)] : ["–"]),
+      ...(row.metric ? [made("span", { className: "soft" }, `${row.metric} `), measured(row.metric, row.value)] : ["–"]),
     );
     cells.seconds.textContent = lasted(row.seconds);
     this.time(line, row);

@@ -18,6 +18,21 @@ export function shown(value) {
   return small ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
+// A metric as the terminal says it: an accuracy in percent.
+export const measured = (metric, value) =>
+  metric === "accuracy" && Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : shown(value);
+
+// Other children, but only where they differ; whoever has the focus keeps it.
+export function swap(place, ...children) {
+  const fresh = made("div", {}, ...children);
+  if (place.made === fresh.innerHTML) return;
+  place.made = fresh.innerHTML;
+  const stops = () => [...place.querySelectorAll("a, button, input, select, summary, [tabindex]")];
+  const at = stops().indexOf(document.activeElement);
+  place.replaceChildren(...fresh.childNodes);
+  if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+}
+
 export function lasted(seconds) {
   if (typeof seconds !== "number") return "–";
   if (seconds < 90) return `${Number(seconds.toPrecision(2))} s`;

@@ -1,5 +1,5 @@
 // A point of the front: its metrics, weights, clients, its model's path, and what uses the model.
-import { ask, facts, made, shown, state, table, toCopy } from "./parts.js";
+import { ask, facts, made, measured, shown, state, table, toCopy } from "./parts.js";
 import { lossesAt, reached } from "./path.js";
 import { label } from "./sketch.js";
 
@@ -8,14 +8,16 @@ const STATES = { failed: "broken", done: "done" };
 
 export class PointPanel {
   constructor() {
-    this.element = made("div", { className: "card", id: "front-point", "aria-live": "polite" });
+    this.element = made("div", { className: "card", id: "front-point" });
+    this.said = made("p", { className: "unseen", role: "status" }); // which point, and not each weight of a replay
     this.weighed = made("div");
     this.who = made("div");
     this.written = made("div", { className: "commands" });
   }
 
   none() {
-    this.element.replaceChildren(made("p", { className: "soft" }, "No point is there yet."));
+    this.known = "";
+    this.element.replaceChildren(this.said, made("p", { className: "soft" }, "No point is there yet."));
   }
 
   // The same point again changes nothing but its weights: what a person reads stays where it is.
@@ -26,7 +28,11 @@ export class PointPanel {
     this.point = point;
     if (!same) {
       this.who = made("div");
-      this.element.replaceChildren(...this.parts(point).filter(Boolean));
+      if (!this.said.isConnected) this.element.append(this.said);
+      while (this.element.lastChild !== this.said) this.element.lastChild.remove();
+      while (this.element.firstChild !== this.said) this.element.firstChild.remove();
+      this.element.append(...this.parts(point).filter(Boolean));
+      this.said.textContent = `Shown: ${label(point)}`;
       if (point.id) this.clients(point, this.who);
     }
     this.weights(objectives, round);
@@ -34,7 +40,7 @@ export class PointPanel {
 
   parts(point) {
     const metrics = Object.entries(point.metrics).flatMap(([name, values]) =>
-      Object.entries(values).map(([metric, value]) => [`${name}: ${metric}`, shown(value)]),
+      Object.entries(values).map(([metric, value]) => [`${name}: ${metric}`, measured(metric, value)]),
     );
     const run = point.id ? made("a", { href: `#${new URLSearchParams([["run", point.id]])}` }, point.run) : point.run;
     const uses = ["Use its model on new rows", "Its model in Python"];

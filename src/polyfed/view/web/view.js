@@ -22,11 +22,13 @@ function follow() {
   const close = made("button", { type: "button", className: "close", "aria-label": "Close" }, "Close");
   close.addEventListener("click", () => {
     location.hash = "";
+    document.getElementById("runs").focus();
   });
   const place = made("div");
   detail.replaceChildren(close, place);
   detail.hidden = front === null && !ids.length;
   document.body.classList.toggle("split", !detail.hidden);
+  if (!detail.hidden && document.activeElement?.matches("#list a, #detail a")) detail.focus(); // a link leads there
   if (front !== null) open = new Front(place, list, front);
   else if (ids.length) open = new Chosen(place, list, ids);
 }
@@ -85,6 +87,13 @@ polyfedTheme.changed = () => {
 };
 polyfedTheme.begin();
 
+// The address says what is shown, so these links move the focus alone.
+for (const link of document.querySelectorAll(".skip"))
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    const place = document.querySelector(link.getAttribute("href"));
+    (place.hidden ? document.getElementById("runs") : place).focus();
+  });
 window.addEventListener("hashchange", follow);
 document.addEventListener("visibilitychange", listen);
 listen();
