@@ -84,3 +84,17 @@ def test_an_evaluation_whose_round_is_not_logged_yet_waits(tmp_path: Path) -> No
         file.write('{"round": 2, "split": "test", "clients": {"left": {"loss": [5.0, 6.0]}}}\n')
     assert by_key(clients([record]))["clients-loss"].series[0].y.tolist() == [1.5]
     assert clients([Record.of([made_line(1, {"left": 1.0})], "none")]) == []
+
+
+def test_seeds_of_a_method_are_drawn_as_their_mean() -> None:
+    def seed(place: int, mean: float, *rounds: int) -> Record:
+        lines = [made_line(t, {"left": 1.0}, clients=told(mean)) for t in rounds]
+        return Record.of(lines, f"run-{place}", {"seed": place, "algorithm": {"name": "fedavg"}})
+
+    figure = by_key(clients([seed(0, 1.0, 1, 2), seed(1, 2.0, 1, 2)]))["clients-loss"]
+    assert [(one.name, one.y.tolist(), one.run) for one in figure.series] == [
+        ("mean", [1.5, 1.5], ""), ("worst decile", [3.0, 3.0], ""),
+    ]  # fmt: skip
+    assert "mean" in figure.notes[0]
+    apart = by_key(clients([seed(0, 1.0, 1, 2), seed(1, 2.0, 1)]))["clients-loss"]
+    assert [one.run for one in apart.series] == ["run-0", "run-0", "run-1", "run-1"]

@@ -112,6 +112,13 @@ def test_a_figure_is_drawn_against_the_axis_that_is_asked_for() -> None:
         draw(loss_figure(), x="simulated")
 
 
+def test_rounds_are_whole_numbers_along_an_axis() -> None:
+    figure = losses([run(lines=falling(4))])
+    assert figure is not None
+    ticks = draw(figure).axes[0].get_xticks()
+    assert all(float(tick).is_integer() for tick in ticks)
+
+
 def test_colours_are_never_alone() -> None:
     figure = losses([run(f"m{i}") for i in range(12)])
     assert figure is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from made_runs import falling, made_run
 from polyfed.report import Record
 from polyfed.report.csv_files import as_csv
 from polyfed.report.figures import figures_of
+from polyfed.report.records import find
 from polyfed.report.settings import differences
 from polyfed.report.thinning import thinned
 from polyfed.report.words import words
@@ -95,3 +97,39 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path, name: str) -> None:
         from polyfed.report import find
 
         assert find([tmp_path]).records == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a system with pipes")
+@pytest.mark.parametrize("file", ["metrics.jsonl", "clients.jsonl", "result.json", ".lock", "experiment.toml"])
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, file: str) -> None:
+    made_run(tmp_path / "good", falling(2))
+    made_run(tmp_path / "odd", falling(2))
+    (tmp_path / "odd" / file).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "odd" / file)
+    os.mkfifo(tmp_path / "study.json")
+    found = find([tmp_path])
+    everything(found.records)
+    assert [record.state for record in found.records] == ["stopped"] * len(found.records)
+    assert [record.name for record in found.records] == (["good"] if file == "experiment.toml" else ["good", "odd"])
+    assert any("study.json" in sentence for sentence in found.skipped)
+    assert (file != "experiment.toml") == (len(found.skipped) == 1)
+
+
+@pytest.mark.parametrize(
+    "head", [f"[{'.'.join('a' * 5000)}]", "\n".join(f"[[{'.'.join('a' * i)}]]" for i in range(1, 300))]
+)
+def test_tables_in_tables_without_end_are_refused(tmp_path: Path, head: str) -> None:
+    made_run(tmp_path / "a", falling(2))
+    (tmp_path / "a" / "experiment.toml").write_text(f"{head}\nb = 1\n", encoding="utf-8")
+    found = find([tmp_path])
+    assert not found.records
+    assert "tables in tables" in found.skipped[0]
+
+
+def test_a_line_of_tables_in_tables_is_read(tmp_path: Path) -> None:
+    deep: dict[str, Any] = {"x": 1.0}
+    for _ in range(300):
+        deep = {"x": deep}
+    record = Record.of([{"round": 1, "losses": {"left": 1.0}, "mine": deep}], "a")
+    everything([record])
+    assert record.objectives == ("left",)

@@ -251,6 +251,19 @@ def test_names_cannot_inject_script(tmp_path: Path, open_page: Open) -> None:
     assert found.page.locator("#figure-losses").evaluate("card => card.figure.panels[0]") == EVIL
 
 
+def test_curves_that_stay_where_they_are_fill_their_axis_and_rounds_are_whole(tmp_path: Path, open_page: Open) -> None:
+    run = write_run(tmp_path / "run", rounds=3)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    told = [line | {"losses": {"left": 0.5, "right": 0.5}} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in told))
+    write_report([tmp_path], tmp_path / "report.html")
+    found = open_page(tmp_path / "report.html")
+    found.page.evaluate(DRAWN)
+    layout = found.page.locator("#figure-losses .plot").evaluate("plot => plot._fullLayout.yaxis.range")
+    assert layout == pytest.approx([0.4, 0.6])
+    assert found.page.locator("#figure-losses .xtick text").all_text_contents() == ["1", "2", "3"]
+
+
 def test_the_policy_alone_would_stop_a_script(report: Path, open_page: Open, tmp_path: Path) -> None:
     page = (report / "report.html").read_text(encoding="utf-8")
     extra = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from polyfed.report.figures import (
     train,
     weights,
 )
+from polyfed.report.records import name_methods
 
 
 def run(name: str, lines: list[dict[str, Any]] | None = None, seed: int = 0, **algorithm: Any) -> Record:
@@ -82,6 +84,15 @@ def test_seeds_of_one_method_share_a_colour_behind_their_mean() -> None:
     seeds = [(one.run, one.faint, one.colour, one.y.tolist()) for one in rest[:2]]
     assert seeds == [("fedavg-0", True, 0, [3.0, 1.0]), ("fedavg-1", True, 0, [5.0, 2.0])]
     assert (rest[2].name, rest[2].faint, rest[2].colour) == ("fedcmoo", False, 1)
+
+
+def test_the_names_of_a_comparison_that_is_no_comparison_are_none() -> None:
+    record = Record("one", {}, Path("study/one"))
+    for strange in (None, 3, [3], [{"run": [1], "row": "x"}], [{"run": "one", "row": 3}]):
+        name_methods([record], {"cells": strange})
+        assert record.method == ""
+    name_methods([record], {"cells": [{"run": "one", "row": "x"}]})
+    assert record.method == "x"
 
 
 def test_methods_are_named_by_what_sets_them_apart() -> None:
@@ -235,6 +246,14 @@ def test_parallel_axes_are_all_turned_better_up() -> None:
     assert [(axis.low, axis.high) for axis in figure.axes] == [(3.0, 1.0), (4.0, 2.0)]
     turned = built(parallel([ended("a", f=1.0, g=4.0), ended("b", f=3.0, g=2.0)], "accuracy"))
     assert {one.name: one.y.tolist() for one in turned.series} == rows
+
+
+def test_a_radar_of_nearly_the_same_accuracies_shows_losses() -> None:
+    def ended(loss: float, name: str) -> Record:
+        return run(name, [made_line(1, {f"o{k}": loss for k in range(3)})])  # an accuracy of 1 - loss / 4
+
+    assert built(radar([ended(0.1, "fedavg"), ended(0.2, "afl")])).y.key == "loss"
+    assert built(radar([ended(0.1, "fedavg"), ended(2.0, "afl")])).y.key == "accuracy"
 
 
 def test_a_radar_shows_three_to_twelve_objectives() -> None:

@@ -340,9 +340,25 @@ def test_it_shows_itself_in_a_notebook() -> None:
     assert frame["left.loss"][3] == found.about["table"][1]["figures"]["left.loss"]["values"][1]
     drawn = found.plot()
     assert "accuracy" in drawn.get_suptitle()
+    assert drawn.axes[0].get_xlim() == pytest.approx((-0.6, 1.6)), "both objectives fill the figure"
     assert len(found.plot("losses", "bytes_up").axes) == 2
     with pytest.raises(BadInput, match=r"has no figure 'loses'. Did you mean 'losses'"):
         found.plot("loses")
+
+
+def test_runs_that_a_callback_ends_are_said_to_have_fewer_rounds() -> None:
+    budget = {"name": "byte-budget", "bytes": 1}
+    assert "The last evaluation of 2 rounds" in str(
+        compare({**SMALL, "rounds": 2}, algorithms="fedavg", seeds=1, jobs=1)
+    )
+    found = compare({**SMALL, "rounds": 2, "callbacks": [budget]}, algorithms="fedavg", seeds=1, jobs=1)
+    assert "The last evaluation of up to 2 rounds" in str(found)
+
+
+def test_one_method_alone_is_drawn_by_its_losses() -> None:
+    found = compare({**SMALL, "rounds": 2}, algorithms="fedavg", seeds=1, jobs=1)
+    assert found.plot().get_suptitle().startswith("Loss")
+    assert found._repr_html_().count("<svg") == 1
     shutil.rmtree(found.study)
     assert "<svg" not in found._repr_html_()  # the table is still there
 

@@ -13,6 +13,8 @@ from torch import nn
 import polyfed
 from polyfed import BadInput, Callback, FedAvg, FedCMOO, Federation, Objective, Problem, compare, train
 from polyfed.core.errors import Interrupted
+from polyfed.report.cast import cast
+from polyfed.report.records import find
 from polyfed.study.runner import Teller
 
 NAMES = ["a", "b"]
@@ -70,6 +72,12 @@ def test_each_run_is_the_one_that_train_makes() -> None:
     for path, seed in zip(found.runs[:2], (0, 1), strict=True):
         alone = train(problem(), federation(), FedCMOO(lr=0.1), rounds=3, cohort=2, seed=seed, keep=False)
         assert polyfed.load(path, model=Two()).summary["model_sha256"] == alone.summary["model_sha256"]
+
+
+def test_figures_call_methods_as_the_table_does() -> None:
+    found = run({"slow": FedAvg(lr=0.01), "quick": FedAvg(lr=0.1)})
+    assert [series.name for series in found._figure("compared-loss").series] == ["slow", "quick"]
+    assert [role.name for role in cast(find([found.study]).records)] == ["quick", "quick", "slow", "slow"]
 
 
 def test_interrupted_it_does_what_is_missing_and_ends_with_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +159,7 @@ def test_a_method_that_fails_is_a_row() -> None:
         ({"settings": {"algorithm.lr": 1}}, "either an experiment or a problem"),
         ({"seed": 3}, "gives 'seed' to each run itself"),
         ({"algorithms": []}, "the methods to compare"),
+        ({"algorithms": {}}, "the methods to compare"),
         ({"algorithms": [FedAvg(), FedAvg()]}, "'fedavg' twice"),
         ({"algorithms": [FedAvg]}, "subclass of polyfed.Algorithm"),
         ({"problem": 3}, "problem should be"),

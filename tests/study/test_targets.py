@@ -38,6 +38,18 @@ def test_each_objective_has_its_figures_and_all_have_means_and_worst() -> None:
     assert [one.key for one in measures_of([summary(1, accuracy=0.5)])] == ["o0.accuracy", "o0.loss"]
 
 
+def test_an_objective_called_mean_keeps_its_own_figures() -> None:
+    told = {"objectives": {"mean": {"loss": 1.0}, "variance": {"loss": 3.0}}}
+    measures = measures_of([told])
+    assert [one.key for one in measures] == ["mean.loss", "variance.loss", "worst.loss"]
+    assert [one.of(told["objectives"]) for one in measures] == [1.0, 3.0, 3.0]
+
+
+def test_a_figure_whose_square_is_infinite_is_missing() -> None:
+    values = (1e149, 1e160, float("nan"), float("-inf"), None, True)
+    assert [Measure("loss", "lower", "o").of({"o": {"loss": value}}) for value in values] == [1e149, *[None] * 5]
+
+
 def test_a_table_shows_what_it_has_room_for() -> None:
     few, more, many = (measures_of([summary(n, accuracy=0.5)]) for n in (3, 4, 7))
     assert [one.key for one in shown_measures(few)] == [f"o{i}.{m}" for m in ("accuracy", "loss") for i in range(3)]

@@ -141,6 +141,9 @@ def test_where_all_trials_are_refused_nothing_is_left() -> None:
     with pytest.raises(BadInput, match="momentum should be"):
         tune(SMALL, {"algorithm.momentum": [-1.0, -2.0]}, trials=2, jobs=1, out="s")
     assert not Path("s").exists()
+    with pytest.raises(BadInput, match="'lr' is a value, not a table"):
+        tune(SMALL, {"algorithm.lr.start": "0.1..1"}, trials=2, jobs=1, out="s")
+    assert not Path("s").exists()
 
 
 def test_the_best_experiment_is_the_persons_own_and_runs() -> None:

@@ -42,6 +42,7 @@ def test_the_machines_own_names_get_in(here: Served, name: str) -> None:
         "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost", "127.0.0.1:1", "evil.example", "",
         "127.0.0.1:{port}@evil.example", "evil.example/127.0.0.1:{port}", "localhost:{port}/x", "[::1",
         "10.0.0.7:{port}", "user@localhost:{port}", "localhost.:{port}",
+        "localhost:{port}?evil", "localhost:{port}#evil",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/", "/api/runs?run=a"])
@@ -147,6 +148,13 @@ def test_without_the_token_nobody_gets_in(everywhere: Served, path: str) -> None
         assert b"two-digits" not in answer.body
     for given in ("token=", "token=x", f"token={token}x", f"token=x&token={token}", f"token={token}&token=x"):
         assert everywhere.get(f"/?{given}").status == 403
+
+
+@pytest.mark.parametrize("other", ['a={"b": 1}', "a=b c", "é=ü", "=", 'a="b', "a[0]=1, x"])
+def test_cookies_of_the_machines_other_pages_do_not_hide_ours(everywhere: Served, other: str) -> None:
+    door = everywhere.view.door
+    for sent in (f"{other}; {door.cookie}={door.token}", f"{door.cookie}={door.token}; {other}"):
+        assert everywhere.get("/", {"Cookie": sent.encode().decode("latin-1")}).status == 200
 
 
 def test_the_token_of_the_address_becomes_a_cookie(everywhere: Served) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from polyfed.core.errors import BadInput
-from polyfed.view.commands import commands, holder_of
+from polyfed.view.commands import commands, holder_of, quoted
 from polyfed.view.fronts import clients, front
 from polyfed.view.listing import Folder
 from polyfed.view.selection import selection
@@ -148,7 +150,15 @@ def test_the_process_to_stop_is_the_one_that_holds_the_run(tmp_path: Path) -> No
     assert holder_of(run / ".lock") is None
 
 
-@pytest.mark.parametrize("name", ["$(touch x)", "a;b", "`id`", "-x", "it's", "a\nb"])
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("name", ["a\nb", "a\x03\nrm -rf x\n", "it's\x1b[2J\\", "\u202egpj.exe"])
+def test_what_cannot_be_seen_is_written_out_in_a_command(name: str) -> None:
+    line = quoted("printf", "%s", name)
+    assert line.isprintable()  # a terminal obeys a pasted Ctrl-C even in quotes
+    assert subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout == os.fsencode(name)
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "a;b", "`id`", "-x", "it's"])
 def test_a_name_cannot_add_to_a_command(name: str) -> None:
     import shlex
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -126,6 +127,7 @@ def test_the_page_follows_a_run_as_it_writes(tab: Opened, folder: Path) -> None:
         page = shown(tab, "run=going")
         assert [len(one["y"]) for one in drawn(page, "losses")] == [3, 3]
         page.evaluate("window.here = 1")  # it would go with a reload
+        page.get_by_role("button", name="Copy: Go on with it").focus()
         for round in (4, 5):
             add_round(run, round)
         until(page, f"{LOSSES}.data[0].y.length === 5")
@@ -135,6 +137,8 @@ def test_the_page_follows_a_run_as_it_writes(tab: Opened, folder: Path) -> None:
         for one in drawn(page, "losses"):
             assert one["y"] == pytest.approx([line["losses"][one["name"]] for line in lines], rel=1e-6)
         assert page.evaluate("window.here") == 1
+        until(page, "document.querySelector('#detail dl').textContent.includes('6 of')")
+        assert page.evaluate("document.activeElement.ariaLabel") == "Copy: Go on with it"  # who types stays there
         assert page.locator("code", has_text="polyfed resume").count() == 1
         assert tab.said == []
     finally:
@@ -168,6 +172,27 @@ def test_a_command_is_copied_and_a_figure_saved(tab: Opened) -> None:
         page.locator("#figure-losses").get_by_role("button", name="SVG").click()
     assert saved.value.suggested_filename == "losses.svg"
     assert tab.said == []
+
+
+def test_links_lead_the_focus_and_leave_what_is_shown(tab: Opened) -> None:
+    page = shown(tab, "")
+    page.locator('tr[data-run="done"] a').focus()
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement.id === 'detail'")
+    for name, place in (("To the runs", "runs"), ("To what was chosen", "detail")):
+        page.get_by_role("link", name=name).focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == place
+        assert page.evaluate("location.hash") == "#run=done"
+    page.get_by_role("button", name="Close").press("Enter")
+    assert page.evaluate("document.activeElement.id") == "runs"
+    page.locator("#detail").wait_for(state="hidden")
+    assert tab.said == []
+
+
+def test_accuracies_are_percentages_as_in_a_terminal(tab: Opened) -> None:
+    cell = tab.page.locator('tr[data-run="done"] td').nth(7)
+    assert re.fullmatch(r"accuracy \d+\.\d %", cell.text_content() or "")
 
 
 # the front
@@ -244,6 +269,20 @@ def test_preferences_lead_to_the_nearest_point(tab: Opened) -> None:
     page.get_by_role("button", name="left 0.75, right 0.25").click()  # without a mouse
     point.get_by_role("link", name="preference-3").wait_for()
     assert tab.said == []
+
+
+def test_objectives_may_be_called_as_what_every_object_has(tmp_path: Path, open_page: Open) -> None:
+    write_front(tmp_path / "runs" / "f", points=3, rounds=3, objectives=("constructor", "__proto__"))
+    with served(tmp_path / "runs") as server:
+        opened = open_page(f"{server.url}#front=f")
+        until(opened.page, "(document.querySelector('#front-plot')?.data || []).length >= 3")
+        opened.page.get_by_role("slider", name="constructor").fill("0")
+        assert opened.page.locator("#front-point").get_by_role("link", name="preference-0").count() == 1
+        opened.page.evaluate(
+            "location.hash = new URLSearchParams([['run', 'f/preference-0'], ['run', 'f/preference-1']])"
+        )
+        assert len(drawn(opened.page, "losses")) == 4
+        assert opened.said == []
 
 
 def test_a_front_of_many_objectives_is_drawn_by_all_of_them_or_two(tmp_path: Path, open_page: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -11,6 +12,7 @@ from polyfed.report.records import Record
 from polyfed.report.settings import as_text, what_it_is
 
 WORDS = 3  # settings that a name tells at most
+CELL = re.compile(r"-seed\d+-[0-9a-f]{8}$")  # how the names of a study's runs end
 
 
 class Look(TypedDict):
@@ -71,11 +73,17 @@ def _groups(records: Sequence[Record]) -> list[list[int]]:
 
 
 def _names(groups: list[list[Record]]) -> list[str]:
-    """The method's name with what sets it apart, where that is short; else those of the runs."""
+    """The names that a comparison has; else the method's with what sets it apart, where that is short, or the runs'."""
+    given = [{record.method for record in group} for group in groups]
+    if all(len(one) == 1 and "" not in one for one in given) and len(set().union(*given)) == len(given):
+        return [one.pop() for one in given]
     names = [_described(group[0], [g[0] for g in groups]) for group in groups]
     if all(names) and len({group[0].algorithm for group in groups}) == 1 < len(groups):
         names = [name.split(" ", 1)[-1] for name in names]  # what all of them are called tells nothing
     own = [group[0].name for group in groups]
+    short = [CELL.sub("", name) for name in own]
+    if not all(names) and len(set(short)) == len(short) and all(map(CELL.search, own)):
+        return short  # as the study has named its runs, all of them alike
     return _unique([mine if not name or names.count(name) > 1 else name for name, mine in zip(names, own, strict=True)])
 
 

@@ -127,13 +127,14 @@ def _matplotlib() -> Any:
 
 def _size(figure: Figure) -> tuple[float, float]:
     """Inches: a column or a page wide, as high as its rows need."""
+    from polyfed.report.painting.curves import legend_columns
     from polyfed.report.painting.style import COLUMN, PAGE, ROW
 
     panels = min(max(len(figure.panels), 1), figure.shown)
     rows = -(-panels // 3)
     wide = figure.wide or panels > 1
-    names = len({one.name for one in figure.series})
-    below = 0.13 * -(-names // (6 if wide else 3)) if names > 1 else 0.0
+    names = list(dict.fromkeys(one.name for one in figure.series))
+    below = 0.13 * -(-len(names) // legend_columns(names, PAGE if wide else COLUMN)) if len(names) > 1 else 0.0
     if figure.kind in ("radar", "ternary") or (figure.kind == "heatmap" and figure.rows == figure.categories):
         side = min(PAGE if figure.wide else COLUMN, COLUMN * 1.6)
         return side, 0.82 * side + below

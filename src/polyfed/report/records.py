@@ -22,7 +22,7 @@ STUDIES = {"study.json": "compare", "front.json": "front"}  # what marks a folde
 DEEPEST = 4  # folders below the one that is searched
 NESTED = 50  # tables in tables of an experiment
 
-__all__ = ["Found", "Record", "State", "Study", "Tail", "find", "is_run", "running"]
+__all__ = ["Found", "Record", "State", "Study", "Tail", "find", "is_run", "name_methods", "running"]
 
 
 class Record:
@@ -43,6 +43,7 @@ class Record:
         summary: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
+        self.method = ""  # what the comparison that it is of calls its method
         self.settings: dict[str, Any] = dict(settings or {})
         self.path = path
         self.summary: dict[str, Any] | None = None if summary is None else dict(summary)
@@ -233,7 +234,24 @@ def find(paths: Sequence[Path]) -> Found:
         Study(one.path, one.kind, one.told, tuple(r for p, r in unique.items() if one.path.resolve() in p.parents))
         for one in found.studies
     ]
+    for study in found.studies:
+        name_methods(study.records, study.told)
     return found
+
+
+def name_methods(records: Iterable[Record], told: Mapping[str, Any]) -> None:
+    """Have runs of a comparison know by which name its table has their methods.
+
+    Args:
+        records: the runs.
+        told: what study.json says; of other studies, it has no such names.
+    """
+    cells = told.get("cells")
+    tables = [one for one in cells if isinstance(one, dict)] if isinstance(cells, list) else []
+    rows = {str(one.get("run")): one.get("row") for one in tables}
+    for record in records:
+        found = rows.get(record.path.name) if record.path is not None else None
+        record.method = found if isinstance(found, str) else ""
 
 
 def is_run(path: Path) -> bool:

@@ -86,7 +86,9 @@ def _front(told: Told) -> list[Html]:
     points = [one for one in told["points"] if one.get("losses")]
     best = [one for one in points if one.get("non_dominated")]
     volume, spacing = told.get("hypervolume"), told.get("spacing")
-    words = [f"{len(best)} of {counted(len(points), 'point')} are not dominated by another"]
+    words = [
+        f"{len(best)} of {counted(len(points), 'point')} {'is' if len(best) == 1 else 'are'} not dominated by another"
+    ]
     words += [f"hypervolume {volume:.4g}"] if volume is not None else []
     words += [f"spacing {spacing:.3g}"] if spacing is not None else []
     names = list(told["objectives"])

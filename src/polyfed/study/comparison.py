@@ -74,7 +74,7 @@ class Comparison:
 
         Args:
             kind: which: 'compared-accuracy', 'losses', ...; another word is answered with all there are; '' for means
-                and spreads of the table's first metric.
+                and spreads of the table's first metric, or what there is of one method alone.
             x: what curves are drawn against, 'round', 'bytes_up', ...; '' for the first choice.
         """
         from polyfed.report.drawing import draw
@@ -83,10 +83,13 @@ class Comparison:
 
     def _figure(self, kind: str = "") -> Figure:
         from polyfed.report.figures import figures_of
-        from polyfed.report.records import Record
+        from polyfed.report.records import Record, name_methods
 
-        made = {one.key: one for one in figures_of([Record.read(run) for run in self.runs])}
-        key = kind or f"compared-{next((one['metric'] for one in self.about['figures']), 'loss')}"
+        records = [Record.read(run) for run in self.runs]
+        name_methods(records, self.about)
+        made = {one.key: one for one in figures_of(records)}
+        first = f"compared-{next((one['metric'] for one in self.about['figures']), 'loss')}"
+        key = kind or (first if first in made else next(iter(made), first))  # one method alone is not compared
         if key not in made:
             raise BadInput(f"The comparison has no figure {shown(key)}.{nearest(str(key), made)}")
         return made[key]

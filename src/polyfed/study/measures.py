@@ -12,6 +12,7 @@ from polyfed.report.directions import better_of
 
 EVERY = ""  # in place of an objective: over all of them
 MOST = 6  # figures in a table
+LARGEST = 1e150  # a figure beyond has no spread: its square is infinite
 COSTS = ("rounds", "bytes_up", "seconds")
 Summary = Mapping[str, Any]
 
@@ -46,7 +47,7 @@ class Measure:
         return f"mean {metric}" if self.over == "mean" else f"worst {metric}"
 
     def of(self, objectives: Mapping[str, Mapping[str, Any]]) -> float | None:
-        """The figure in a table of all objectives' metrics; None where it is not there, or not finite."""
+        """The figure in a table of all objectives' metrics; None where it is not there, or no number up to LARGEST."""
         if self.objective:
             return _number(objectives.get(self.objective, {}).get(self.metric))
         values = [_number(row.get(self.metric)) for row in objectives.values() if self.metric in row]
@@ -74,7 +75,7 @@ class Measure:
 
 
 def _number(value: Any) -> float | None:
-    real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is not
     return float(value) if real else None
 
 
@@ -94,7 +95,8 @@ def measures_of(summaries: Sequence[Summary]) -> list[Measure]:
     single = [Measure(m, found[o, m], o) for m in _order(metrics) for o in objectives if (o, m) in found]
     shared = [m for m in _order(metrics) if len({found.get((o, m)) for o in objectives} - {None}) == 1]
     shared = [m for m in shared if all((o, m) in found for o in objectives)] if len(objectives) > 1 else []
-    return single + [Measure(m, found[objectives[0], m], over=over) for m in shared for over in ("mean", "worst")]
+    overs = [over for over in ("mean", "worst") if over not in objectives]  # whose keys would be the same
+    return single + [Measure(m, found[objectives[0], m], over=over) for m in shared for over in overs]
 
 
 def _order(metrics: Iterable[str]) -> list[str]:

@@ -69,12 +69,12 @@ def own_grid(own: Own, algorithms: Any, seeds: Sequence[int]) -> Grid:
 def _named(given: Any) -> dict[str, Algorithm]:
     """Methods by the names of their rows: as given, or the method's and the settings in which those of one name
     differ."""
-    if isinstance(given, Mapping):
-        return {str(row): _method(entry) for row, entry in given.items()}
-    entries = _tables(given) if isinstance(given, str) else list(given) if isinstance(given, Iterable) else []
-    found = [_method(entry) for entry in entries]
+    entries = _tables(given) if isinstance(given, str) else given if isinstance(given, Iterable) else []
+    found = [_method(entry) for entry in (given.values() if isinstance(given, Mapping) else entries)]
     if not found:
         raise BadInput(f"algorithms should be the methods to compare, a list or a dict of them. Found {shown(given)}.")
+    if isinstance(given, Mapping):
+        return dict(zip(map(str, given), found, strict=True))
     rows: dict[str, Algorithm] = {}
     for method in found:
         row = " ".join([method.title, *_differing(method, [one for one in found if one.title == method.title])])

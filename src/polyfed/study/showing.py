@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.filesize import decimal
 from rich.table import Table
@@ -81,8 +82,14 @@ def sentences(about: Mapping[str, Any]) -> list[str]:
     n = len(about["seeds"])
     of = f"means ± standard deviations over {n} seeds" if n > 1 else "one seed"
     split = f", on {about['split']} data" if isinstance(about["split"], str) else ""
-    rounds = f"{about['rounds']} rounds" if about["rounds"] else "each run"
+    rounds = f"{_up_to(about)}{about['rounds']} rounds" if about["rounds"] else "each run"
     return [f"The last evaluation of {rounds}{split}; {of}.", *beats(about), *_failures(about)]
+
+
+def _up_to(about: Mapping[str, Any]) -> str:
+    """Whether runs have ended before their last round, by a callback."""
+    ran = {rounds for row in about["table"] for rounds in row["totals"]["rounds"]["values"]}
+    return "up to " if ran - {about["rounds"], None} else ""
 
 
 def _failures(about: Mapping[str, Any]) -> list[str]:
@@ -130,7 +137,8 @@ def as_rich(about: Mapping[str, Any], width: int) -> Group:
 
 def _fitting(block: Block, width: int) -> list[Block]:
     """A table as several, each with the first column, none wider than a terminal."""
-    widths = [EDGES + max(map(len, column)) for column in zip(block.heads, *block.rows, strict=True)]
+    columns = zip(block.heads, *block.rows, strict=True)
+    widths = [EDGES + max(cell_len(visible(text)) for text in column) for column in columns]
     room = width - 1 - min(widths[0], width // 2)  # a long name is folded
     parts: list[list[int]] = [[]]
     for i, own in enumerate(widths[1:], 1):

@@ -42,6 +42,7 @@ from polyfed.study.pareto import non_dominated
 from polyfed.study.sampling import changed
 
 BEST = "best.toml"
+VALID = " on valid data"  # how the name of one number ends that trials are compared by
 MOST_ROWS = 20  # in a terminal
 RULE = "of those, the one whose worst loss is best, each scaled from 0 for the best of them to 1 for the worst"
 STATES = {"done": "", "early": "ended early", "failed": "failed", "running": "not finished"}
@@ -211,8 +212,8 @@ class Tuned:
     def sentences(self) -> list[str]:
         """What is said below the table."""
         columns, trials = self.about["columns"], self.trials
-        what = columns[0] if len(columns) == 1 else "losses"
-        what = what if "valid" in what else f"{what} on validation data"
+        what = "losses" if len(columns) > 1 else columns[0] if VALID in columns[0] else f"loss of {columns[0]!r}"
+        what = what if VALID in what else f"{what} on validation data"
         way = "higher is better" if self.about["higher"] else "lower is better"
         early = sum(trial.state == "early" for trial in trials)
         failed = [trial for trial in trials if trial.state == "failed"]

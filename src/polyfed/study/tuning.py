@@ -67,23 +67,29 @@ class Tuning:
         with locked(study):
             before = read_study(study)
             known = self._known(before)
-            state = "stopped"
             try:
-                with self.search.open(self.jobs, self._told, self._watchers) as runs:
-                    self._work(runs, known)
-                state = "done"
-            except KeyboardInterrupt:
-                raise Interrupted("Stopped; the same command goes on from the checkpoints.") from None
-            finally:
-                self._keep(state, known)
-            if self.refused == len(self.trials):
+                self._search(known)
+            except BadInput:
                 restore_study(study, before)
-                raise BadInput(self.trials[0]["why"])
+                raise
             self._write_experiments()
-        tuned = Tuned(study, self._about(state))
+        tuned = Tuned(study, self._about("done"))
         if tuned.best is None:
             raise RunStopped(f"No trial of {study} came to its end. {self.trials[0]['why']}")
         return tuned
+
+    def _search(self, known: Sequence[Entry]) -> None:
+        state = "stopped"
+        try:
+            with self.search.open(self.jobs, self._told, self._watchers) as runs:
+                self._work(runs, known)
+            state = "done"
+        except KeyboardInterrupt:
+            raise Interrupted("Stopped; the same command goes on from the checkpoints.") from None
+        finally:
+            self._keep(state, known)
+        if self.refused == len(self.trials):
+            raise BadInput(self.trials[0]["why"])
 
     def _work(self, runs: Runs, known: Sequence[Entry]) -> None:
         while True:

@@ -72,7 +72,7 @@ class Door:
             name, port = parts.hostname or "", parts.port or 80
         except ValueError:
             return False
-        if port != self.port or parts.username is not None or parts.path:
+        if port != self.port or parts.username is not None or parts.path or parts.query or parts.fragment:
             return False
         if name in LOOPBACK or name == self.host.lower():
             return True

@@ -73,12 +73,13 @@ class Watcher:
         self.folder, self.every = folder, every
         self._lock = threading.Lock()
         self._listeners = set[Listener]()
+        self._coming = 0  # who waits for the first look
         self._task: asyncio.Task[None] | None = None
 
     @property
     def full(self) -> bool:
         """Whether nobody else may listen."""
-        return len(self._listeners) >= LISTENERS
+        return len(self._listeners) + self._coming >= LISTENERS
 
     @property
     def watching(self) -> bool:
@@ -88,7 +89,11 @@ class Watcher:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Listener]:
         """A listener that is told everything first, then what changes."""
-        await self._look()
+        self._coming += 1
+        try:
+            await self._look()
+        finally:
+            self._coming -= 1
         rows, groups = self.folder.rows.copy(), self.folder.groups.copy()  # at once: another look may be under way
         listener = Listener(Change([*rows.values()], [*groups.values()]))
         self._listeners.add(listener)

@@ -68,7 +68,7 @@ def curves(records: Sequence[Record], subject: Subject, names: Sequence[str], pi
         return None
     drawn = _Drawn(roles, found, subject.folds)
     series, panels = drawn.alone(names) if len(roles) == 1 else drawn.together(names)
-    y = _scaled(subject.y, [one.y for one in series]) if subject.log else subject.y
+    y = scaled(subject.y, [one.y for one in series]) if subject.log else subject.y
     about = f"{subject.about} {_who(roles)}"
     seeds = any(one.faint for one in series)
     notes = ("Bold: the mean over seeds; thin: each seed.",) if seeds else ()
@@ -176,7 +176,7 @@ def _some(role: Role, name: str, pick: Pick) -> Curve | None:
     return curve if curve is not None and np.isfinite(curve.values).any() else None
 
 
-def _scaled(axis: Axis, values: Sequence[Numbers]) -> Axis:
+def scaled(axis: Axis, values: Sequence[Numbers]) -> Axis:
     """The axis, logarithmic where positive values reach over two orders of magnitude, losses over one."""
     if axis.low is not None or axis.high is not None:
         return axis

@@ -51,7 +51,7 @@ def front(records: Sequence[Record], metric: str = "loss", at: float = np.inf) -
     repeated = len(every.records) > len(roles)
     what = f"{len(roles)} methods, each the mean of its seeds" if repeated else f"{len(roles)} runs"
     about = f"The {metric} of {' against that of '.join(found.objectives)} for {what}{when}; " + (
-        f"{int(best.sum())} of them are not dominated by another."
+        f"{int(best.sum())} of them {'is' if best.sum() == 1 else 'are'} not dominated by another."
     )
     how = f"Dominated: another is at least as good in every objective and better in one. {_toward(found)}"
     x, y = axes[pairs[0]]

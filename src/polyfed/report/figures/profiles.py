@@ -31,6 +31,8 @@ def profile(records: Sequence[Record]) -> Figure | None:
 def radar(records: Sequence[Record]) -> Figure | None:
     """A polygon a run, outside is better; of one run, its first evaluation beside its last."""
     found = ends(records, shared_metric(records))
+    if found is not None and len(found.records) > 1 and _near(found):
+        found = ends(records, "loss") or found
     if found is None or not FEWEST <= len(found.objectives) <= MOST:
         return None
     names, places, table = _rows(found)
@@ -99,6 +101,12 @@ def _first(record: Record, found: Ends) -> tuple[float, Numbers]:
     before = ends([record], found.metric, at)
     values = found.values[0] if before is None or before.objectives != found.objectives else before.values[0]
     return at, values
+
+
+def _near(found: Ends) -> bool:
+    """Whether polygons would lie upon each other: shares of 1 that differ by less than a tenth."""
+    shares = found.better == "higher" and _comparable(found, found.values)
+    return shares and float(np.ptp(found.values, axis=0).max()) < 0.1
 
 
 def _comparable(found: Ends, table: Numbers) -> bool:

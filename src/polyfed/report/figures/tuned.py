@@ -89,9 +89,8 @@ def _front(about: About, trials: Sequence[About]) -> Figure:
                      (("first", across), ("second", up)))  # fmt: skip
     more = len(about["columns"]) - 2
     notes = (f"Of {more + 2} objectives the first two are drawn.",) if more else ()
-    said = (
-        f"The losses of {across} and {up} of {len(trials)} trials; {len(about['front'])} are not dominated by another."
-    )
+    best = f"{len(about['front'])} {'is' if len(about['front']) == 1 else 'are'}"
+    said = f"The losses of {across} and {up} of {len(trials)} trials; {best} not dominated by another."
     return Figure("trials", "Trade-off between the trials", said, "points", second, {"first": first}, tuple(series),
                   notes=notes)  # fmt: skip
 

@@ -12,6 +12,7 @@ from polyfed.report.painting.curves import legend, legend_columns
 from polyfed.report.painting.style import colour, dress, marker
 
 WRAPPED = 32  # letters of a line of a long name
+FEW = 5  # categories that an axis has room for at least
 LONG = 10  # letters from which on names stand beside and not below
 
 
@@ -62,7 +63,9 @@ def _named(axes: Any, figure: Figure, lying: bool) -> None:
         return
     crowded = sum(map(len, figure.categories)) > (45 if not figure.wide else 100)
     axes.set_xticks(places, figure.categories, rotation=45 if crowded else 0, ha="right" if crowded else "center")
-    axes.set_xlim(-0.6, len(figure.categories) - 0.4)
+    few = 0 if figure.kind == "dots" else FEW - len(figure.categories)
+    aside = 0.6 + max(0, few) / 2  # a bar or two are no walls
+    axes.set_xlim(-aside, len(figure.categories) - 1 + aside)
     axes.grid(axis="x", visible=False)
     if across is not None and (len(figure.categories) > 1 or figure.kind == "bars"):
         axes.set_xlabel(across.label)

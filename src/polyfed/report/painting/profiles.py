@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from polyfed.report.figure import Figure
 from polyfed.report.painting.curves import legend
 from polyfed.report.painting.style import GREY, colour, dash, marker
+
+WRAPPED = 18  # letters of a line of a long name
 
 
 def radar(canvas: Any, figure: Figure, key: str) -> None:
@@ -24,7 +27,12 @@ def radar(canvas: Any, figure: Figure, key: str) -> None:
         axes.fill(around, y, color=colour(one), alpha=0.07)
     axes.set_ylim(0, 1)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "0.5", "", "1"], color=GREY, fontsize=6)
-    axes.set_xticks(angles, figure.categories)
+    axes.set_xticks(angles, [""] * len(angles))
+    for angle, name in zip(angles, figure.categories, strict=True):  # beside the circle, not upon it
+        aside = np.sin(angle)
+        side = "left" if aside > 0.1 else "right" if aside < -0.1 else "center"
+        level = "center" if abs(aside) > 0.1 else "bottom" if np.cos(angle) > 0 else "top"
+        axes.text(angle, 1.06, fill(name, WRAPPED), ha=side, va=level, fontsize=7)
     axes.spines["polar"].set_color("#cccccc")
     legend(canvas, axes, figure, ("",))
 

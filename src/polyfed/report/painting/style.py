@@ -76,6 +76,8 @@ def dress(axes: Any, x: Axis | None, y: Axis | None) -> None:
         if axis.words:
             getattr(axes, f"set_{side}ticks")(range(len(axis.words)), axis.words)
             getattr(axes, f"set_{side}lim")(-0.5, len(axis.words) - 0.5)
+        if axis.key == "round" and not axis.log:
+            getattr(axes, f"{side}axis").get_major_locator().set_params(integer=True)
         if axis.unit == "bytes":
             getattr(axes, f"{side}axis").set_major_formatter(in_bytes)
             getattr(axes, f"{side}axis").get_major_locator().set_params(nbins=4)

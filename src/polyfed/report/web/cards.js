@@ -26,10 +26,19 @@
 
   const sight = new IntersectionObserver(
     (entries) => {
-      for (const entry of entries) if (entry.isIntersecting) entry.target.closest(".card").show();
+      for (const entry of entries) if (entry.isIntersecting) inTurn(entry.target.closest(".card"));
     },
     { rootMargin: "300px" },
   );
+
+  // One figure after another, each on the screen before the next is begun.
+  let turn = Promise.resolve();
+  function inTurn(card) {
+    turn = turn
+      .then(() => card.show())
+      .catch(reportError) // and the next ones all the same
+      .then(() => new Promise((done) => setTimeout(done)));
+  }
 
   // What the key shows of a series: a bar, a line with its dash, or a mark.
   const SHAPES = {

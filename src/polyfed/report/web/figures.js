@@ -213,11 +213,11 @@ const polyfedFigures = (() => {
     const high = numbers(one.high);
     if (!low.length) return [trace];
     if (figure.kind === "lines") return [band(one, x, y, low, high, where), trace];
-    trace.error_y = ends(one, y, low, high);
+    trace.error_y = whiskers(one, y, low, high);
     return [trace];
   }
 
-  function ends(one, y, low, high) {
+  function whiskers(one, y, low, high) {
     const reach = (values) => values.map((value, i) => Math.abs(value - y[i]) || 0);
     return {
       type: "data",
@@ -246,7 +246,7 @@ const polyfedFigures = (() => {
       ...where,
       hovertemplate: `%{customdata}<br>%{fullData.name}: %{y:.5~g}${one.labels ? "<br>%{text}" : ""}<extra></extra>`,
     };
-    if (low.length) trace.error_y = ends(one, y, low, numbers(one.high));
+    if (low.length) trace.error_y = whiskers(one, y, low, numbers(one.high));
     return [trace];
   }
 
@@ -301,17 +301,29 @@ const polyfedFigures = (() => {
     return last <= 8 ? { tick0: 0, dtick: 1 } : {};
   }
 
-  // Around curves that all stay at one value: as little as its size asks for, and not from -1 to 1 about it.
-  function around(figure, options, panel) {
+  // The least and the most of a panel's values above a floor.
+  function ends(figure, options, panel, above) {
     const there = figure.series.filter((one) => (one.panel || "") === panel && isShown(one, options));
     let [least, most] = [Infinity, -Infinity];
     for (const one of there)
       for (const values of [one.y, one.low, one.high])
         for (const value of numbers(values))
-          if (Number.isFinite(value)) [least, most] = [Math.min(least, value), Math.max(most, value)];
-    if (!Number.isFinite(least) || most - least > 1e-6 * Math.abs(most)) return null;
+          if (Number.isFinite(value) && value > above) [least, most] = [Math.min(least, value), Math.max(most, value)];
+    return [least, most];
+  }
+
+  // Around curves that all stay at one value: as little as its size asks for, and not from -1 to 1 about it.
+  function around(figure, options, panel) {
+    const [least, most] = ends(figure, options, panel, -Infinity);
+    if (!Number.isFinite(least) || most - least > 1e-6 * Math.abs(most)) return {};
     const room = 0.2 * Math.abs(most);
-    return room ? [least - room, most + room] : [-0.05, 1];
+    return { range: room ? [least - room, most + room] : [-0.05, 1] };
+  }
+
+  // Of few decades 0.2, 0.5, 1; of more of them 10, 100.
+  function decades(figure, options, panel) {
+    const [least, most] = ends(figure, options, panel, 0);
+    return most / least < 1000 ? { dtick: most / least < 4 ? "D1" : "D2", tickformat: "~g" } : {};
   }
 
   function horizontal(figure, options, width, axis) {
@@ -359,8 +371,8 @@ const polyfedFigures = (() => {
         title: own || !area.column ? titled(up.label) : undefined,
       };
       const upright = layout[`yaxis${end}`];
-      const near = figure.kind === "lines" && upright.type !== "log" && !upright.range && around(figure, options, panel);
-      if (near) upright.range = near;
+      if (figure.kind === "lines" && !upright.range)
+        Object.assign(upright, (upright.type === "log" ? decades : around)(figure, options, panel));
       if (panel) layout.annotations.push(heading(panel, area));
       for (const one of figure.series) {
         if ((one.panel || "") === panel && isShown(one, options))
@@ -434,7 +446,9 @@ const polyfedFigures = (() => {
     return y.map((share, i) => `${escaped(figure.categories[i])}: ${shown(valueAt((figure.axes || [])[i], share))}`);
   }
 
-  function radar(figure, options) {
+  function radar(figure, options, width) {
+    const longest = Math.max(...figure.categories.map((name) => cut(name).length));
+    const side = Math.max(60, Math.min(7 * longest, width / 3.5)); // names stand beside the circle
     const round = (values) => [...values, values[0]];
     const data = figure.series
       .filter((one) => isShown(one, options))
@@ -474,7 +488,7 @@ const polyfedFigures = (() => {
     return {
       data,
       layout: base(430, {
-        margin: { l: 90, r: 90, t: 40, b: 40 },
+        margin: { l: side, r: side, t: 40, b: 40 },
         polar: { bgcolor: "rgba(0,0,0,0)", angularaxis: angular, radialaxis: radial },
       }),
     };

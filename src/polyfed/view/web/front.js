@@ -1,5 +1,5 @@
 // A front, to be explored: a slider over rounds replays it, a click shows a point, preferences lead to the nearest.
-import { ask, drawing, facts, made, shown, table } from "./parts.js";
+import { ask, drawing, facts, made, shown, swap, table } from "./parts.js";
 import { along, lastRound, nearestTo } from "./path.js";
 import { PointPanel } from "./point.js";
 import { label, sketch } from "./sketch.js";
@@ -157,7 +157,7 @@ export class Front {
     const head = ["Point", ...objectives.map((name) => `loss: ${name}`), "", "State"];
     const open = this.choices.querySelector("details")?.open ?? false;
     const summary = made("summary", {}, "All points as a table");
-    this.choices.replaceChildren(made("details", { open }, summary, table("The points of the front", head, rows)));
+    swap(this.choices, made("details", { open }, summary, table("The points of the front", head, rows)));
   }
 
   async redraw() {

@@ -100,7 +100,10 @@ export class List {
     const found = this.ordered([...this.rows.values()].filter((row) => this.matches(row)));
     const active = document.activeElement;
     const parts = new Map();
-    for (const row of found) parts.set(row.group, [...(parts.get(row.group) || []), row]);
+    for (const row of found) {
+      if (!parts.has(row.group)) parts.set(row.group, []);
+      parts.get(row.group).push(row);
+    }
     if (!this.words && !this.filters.size) for (const id of this.groups.keys()) if (!parts.has(id)) parts.set(id, []);
     const bodies = [...parts].map(([id, rows]) => this.body(id, rows));
     if (bodies.some((body, i) => this.table.tBodies[i] !== body) || bodies.length !== this.table.tBodies.length) {

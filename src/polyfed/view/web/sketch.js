@@ -17,7 +17,7 @@ export function sketch(points, objectives, show) {
   const ends = [...now, ...placesAt(points, objectives, show.last)].map(({ losses }) => losses);
   const best = now.filter((one) => one.best).length;
   const look = show.all ? " (solid; the others are dashed)" : " (circles; the others are squares)";
-  const told = `${best} of ${now.length} points are not dominated${best < now.length ? look : ""}`;
+  const told = `${best} of ${now.length} points ${best === 1 ? "is" : "are"} not dominated${best < now.length ? look : ""}`;
   const where = show.all ? "upwards" : "down and to the left";
   const about = `After round ${show.round} along the path, ${told}. Better is ${where}.`;
   const figure = { key: "front", title: "The front", about, columns: [], x: [] };
