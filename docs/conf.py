@@ -31,6 +31,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"polyfed\..*\.(T|Carry)"),  # type variables
     ("py:class", r"polyfed\.algorithms\..*\.(LocalTraining|Scalarised|Gramian|TaskModels)"),  # bases of methods
     ("py:class", r"polyfed\.core\.(fleet\.PartFleet|layer\.Layers|guard\.Guard|validate\.Expected)"),  # inside
+    ("py:class", r"polyfed\.(run\.showing\.(Shown|Run)|study\.parameters\.Parameter)"),  # inside, too
     ("py:class", r"polyfed\.rates\.~.*"),  # a type inside an annotation, as autodoc writes it
 ]
 suppress_warnings = ["myst.domains", "config.cache"]

@@ -34,7 +34,7 @@ from samples import write_har
 from small import small_federation, small_problem
 
 ROOT = Path(__file__).parents[1]
-SITE, SOURCE = "https://polyfed.github.io/polyfed/", r"https://github\.com/polyfed/polyfed/(?:blob|tree)/main/"
+SITE, SOURCE = "https://polyfed.github.io/polyfed/", r"https://github\.com/polyfed/polyfed/(?:blob|tree|raw)/main/"
 MADE = ("_build", "catalogue")  # by Sphinx, from the registries
 WRITTEN = [path for path in (ROOT / "docs").rglob("*.md") if path.relative_to(ROOT / "docs").parts[0] not in MADE]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(WRITTEN)]
@@ -329,6 +329,16 @@ def test_links_lead_somewhere(path: Path, made: Path) -> None:
         assert wanted.exists(), f"{named(path)}: {target}"
         if anchor and wanted.suffix == ".md":
             assert anchor in anchors(wanted), f"{named(path)}: {target}"
+
+
+def test_the_gallery_has_pictures_that_are_small_and_the_readme_has_one() -> None:
+    shown = re.findall(r"!\[[^\]]{20,}\]\(([^)]+\.png)\)", read(ROOT / "docs/gallery.md").prose)
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs/gallery").iterdir()}
+    assert {Path(name).name for name in shown} == sizes.keys()
+    assert len(sizes) >= 6
+    assert max(sizes.values()) <= 150_000
+    assert sum(sizes.values()) <= 1_200_000
+    assert re.search(r"!\[[^\]]{20,}\]\(https://\S+/raw/main/docs/gallery/\S+\.png\)", read(ROOT / "README.md").prose)
 
 
 def anchors(path: Path) -> set[str]:

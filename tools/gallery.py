@@ -1,6 +1,6 @@
 """The pictures of docs/gallery.md, from real runs: trains what is missing, then draws all of them.
 
-python tools/gallery.py --runs=/tmp/gallery     # about ten minutes on two cores
+python tools/gallery.py --runs=/tmp/gallery/runs    # about ten minutes on two cores
 
 Needs polyfed with the extras report, view and front, Debian's chromium (`make browser`) with Playwright, and
 Fashion-MNIST in the folder that POLYFED_DATA names.
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from polyfed.report.drawing import draw
+from polyfed.report.figures import figures_of
 from polyfed.report.records import find
 from polyfed.report.thinning import thinned
-from polyfed.report.writing import _figures
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -77,9 +77,10 @@ PICTURES = (
 def main() -> None:
     """Train, draw, open the pages, and say how large all of it is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=Path, default=Path("runs/gallery"), help="where the runs are, or will be")
+    parser.add_argument("--runs", type=Path, default=Path("gallery/runs"), help="where the runs are, or will be")
     parser.add_argument("--only", default="", help="pictures whose names begin so")
     asked = parser.parse_args()
+    asked.runs = asked.runs.resolve()
     OUT.mkdir(exist_ok=True)
     for folder, words in RUNS.items():
         train(asked.runs / folder, words)
@@ -108,7 +109,7 @@ def polyfed() -> str:
 
 def drawn(picture: Picture, runs: Path) -> None:
     """Write one figure as `polyfed report --png` draws it."""
-    every = {figure.key: figure for figure in _figures(find([runs / picture.run]))}
+    every = {figure.key: figure for figure in figures_of(find([runs / picture.run]).records)}
     data = io.BytesIO()
     draw(thinned(every[picture.key]), picture.x, title=False).savefig(data, format="png", dpi=picture.dots)
     save(data.getvalue(), picture.file, picture.colours)
@@ -117,7 +118,7 @@ def drawn(picture: Picture, runs: Path) -> None:
 def save(png: bytes, name: str, colours: int) -> None:
     """As a small file: few colours are enough for lines and letters."""
     image = Image.open(io.BytesIO(png)).convert("RGB")
-    few = image.quantize(colours, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few = image.quantize(colours, method=Image.Quantize.MEDIANCUT, kmeans=3, dither=Image.Dither.NONE)
     few.save(OUT / f"{name}.png", optimize=True)
 
 
@@ -132,7 +133,7 @@ def screens(runs: Path) -> None:
     with sync_playwright() as playwright, viewed(runs) as url:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if root else [])
         for scheme in ("light", "dark"):
-            shot(browser, report.as_uri(), f"page-report-{scheme}", scheme, "#figure-losses")
+            shot(browser, report.as_uri(), f"page-report-{scheme}", scheme, "#figure-losses", 1650)
             front = f"{url}#front=front-two-digits"
             shot(browser, front, f"page-front-{scheme}", scheme, "#front-plot")
             chosen = "&".join(f"run={run}" for run in compared(runs))
@@ -149,8 +150,8 @@ def compared(runs: Path) -> list[str]:
 @contextmanager
 def viewed(runs: Path) -> Iterator[str]:
     """`polyfed view`, and where it is."""
-    words = [polyfed(), "view", str(runs), "--port", "0", "--no-open"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+    words = [polyfed(), "view", runs.name, "--port", "0", "--no-open"]  # the page shows the folder as it was given
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=runs.parent) as server:
         assert server.stdout is not None
         try:
             yield server.stdout.readline().split()[-1]
@@ -158,16 +159,14 @@ def viewed(runs: Path) -> Iterator[str]:
             server.terminate()
 
 
-def shot(browser: Browser, address: str, name: str, scheme: Any, wanted: str) -> None:
-    """A picture of a page once something is on it."""
-    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 1000})
+def shot(browser: Browser, address: str, name: str, scheme: Any, wanted: str, height: int = 1000) -> None:
+    """A picture of the top of a page once something is on it."""
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": height})
     page: Page = context.new_page()
     page.goto(address)
-    found = page.locator(wanted).first
-    found.wait_for(timeout=30_000)
-    found.scroll_into_view_if_needed()
+    page.locator(wanted).first.wait_for(timeout=30_000)
     page.wait_for_timeout(4000)  # figures are drawn once they are in sight
-    save(page.screenshot(), name, colours=96)
+    save(page.screenshot(), name, colours=256)
     context.close()
 
 

@@ -107,6 +107,7 @@ def test_keys_of_one_last_word_are_told_apart() -> None:
         ("fedavg", ["algorithm.lr"], "needs KEY=VALUE"),
         ("fedavg", ["algorithm.name=fedprox"], "named by --algorithms"),
         ("fedavg", ["algorithm=fedprox"], "named by --algorithms"),
+        ("fedprox:mu=0.1,fedavg", ["algorithm.mu=0.2,0.3"], "--algorithms sets it for fedprox already"),
         ("fedavg", ["seed=1"], "--seeds"),
         ("mfa-rr", (), "is a schedule"),
         (["fedavg", 3], (), "should be a name"),

@@ -109,6 +109,20 @@ def test_pages_are_counted(tmp_path: Path) -> None:
     asyncio.run(many())
 
 
+def test_pages_that_wait_for_the_first_look_are_counted_too(tmp_path: Path) -> None:
+    async def many() -> None:
+        watcher = Watcher(Folder(tmp_path))
+        async with AsyncExitStack() as stack:
+            waiting = [asyncio.create_task(stack.enter_async_context(watcher.listening())) for _ in range(LISTENERS)]
+            await asyncio.sleep(0)  # all of them have begun, and none has seen the folder
+            assert watcher.full
+            await asyncio.gather(*waiting)
+            assert watcher.full
+        assert not watcher.full
+
+    asyncio.run(many())
+
+
 def test_the_command_serves_says_where_and_stops_at_ctrl_c_with_a_page_open(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", rounds=1)
     command = [sys.executable, "-m", "polyfed", "view", "runs", "--port", "0", "--no-open"]

@@ -157,11 +157,18 @@ def _check_known(settings: Settings, choices: Sequence[Choice], varied: Sequence
             raise BadInput(f"--set {key}: what is compared is named by --algorithms; leave this out.")
         if key == "seed":
             raise BadInput("--set seed: --seeds says how many, from the experiment's own on; leave this out.")
+        if twice := next((choice.name for choice in choices if key in _given(choice)), None):
+            raise BadInput(f"--set {key}: --algorithms sets it for {twice} already; give its values in one place.")
         if not any(_applies(key, choice, several) for choice in choices):
             names = ", ".join(choice.name for choice in choices)
             known = {k for choice in choices for k in _settings_of(choice)}
             word = key.split(".")[1]
             raise BadInput(f"None of the methods compared ({cut(names, 80)}) has {shown(key)}.{nearest(word, known)}")
+
+
+def _given(choice: Choice) -> set[str]:
+    """The keys that a method brings values of its own for."""
+    return {f"algorithm.{text.partition('=')[0].strip()}" for text in choice.given}
 
 
 def _check_callbacks(tables: Any) -> None:

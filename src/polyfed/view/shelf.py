@@ -61,7 +61,7 @@ class Shelf:
     def _record(self, id: str) -> Record:
         path = self.folder.path(id)
         check_plain(path, FILES)
-        for file in ("metrics.jsonl", "clients.jsonl"):
+        for file in ("experiment.toml", "result.json", "metrics.jsonl", "clients.jsonl"):
             if (path / file).is_file() and (path / file).stat().st_size > LARGEST:
                 raise BadInput(f"{file} has more than {LARGEST >> 20} MB; 'polyfed report' draws runs of that size.")
         try:
