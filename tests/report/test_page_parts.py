@@ -19,7 +19,7 @@ from polyfed.report.records import Record, Study, find
 from polyfed.report.results import results
 from polyfed.report.sections import counted, listed, size, span
 from polyfed.report.studies import study_sections
-from polyfed.report.writing import ROOM, left_over, small, write_report
+from polyfed.report.writing import ROOM, as_named, left_over, small, write_report
 from rundirs import line_of, write_front, write_run
 
 
@@ -219,3 +219,11 @@ def test_runs_that_another_call_left_in_a_studys_folder_are_not_of_it(kind: str,
     found = find([tmp_path / "named", tmp_path / "left"])
     study = Study(tmp_path, "compare", {kind: [{"run": "named"}]})
     assert [record.name for record in found.records if not left_over(record, [study])] == ["named"]
+
+
+def test_a_studys_runs_come_as_it_names_them(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write_run(tmp_path / name)
+    found = find([tmp_path / name for name in ("a", "b", "c", "d")])
+    as_named(found.records, Study(tmp_path, "compare", {"cells": [{"run": "d"}, {"run": "b"}, {"run": "a"}, "odd"]}))
+    assert [record.name for record in found.records] == ["d", "b", "c", "a"]

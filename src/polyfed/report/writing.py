@@ -51,6 +51,8 @@ def write_report(
     """
     found = find(paths)
     found.records = [record for record in found.records if not left_over(record, found.studies)]
+    for study in found.studies:
+        as_named(found.records, study)
     if not found.records:
         why = cut(found.skipped[0], 150) if found.skipped else f"there is none in {shown(str(paths[0]))}."
         raise BadInput(f"A report is of at least one run: {why} A run is a directory that holds an experiment.toml.")
@@ -75,6 +77,23 @@ def _figures(found: Found) -> list[Figure]:
     if any(study.kind == "front" for study in found.studies):
         figures.sort(key=lambda figure: figure.key != "front")
     return figures
+
+
+def as_named(records: list[Record], study: Study) -> None:
+    """Have a study's runs come in the order in which it names them, as its table does, and others stay where they are.
+
+    Args:
+        records: changed in place.
+        study: whose file names its runs.
+    """
+    cells = study.told.get("cells", study.told.get("points"))
+    named = [cell.get("run") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
+    places: dict[Path | None, int] = {
+        study.path / name: place for place, name in enumerate(named) if isinstance(name, str)
+    }
+    at = [i for i, record in enumerate(records) if record.path in places]
+    for i, record in zip(at, sorted((records[i] for i in at), key=lambda one: places[one.path]), strict=True):
+        records[i] = record
 
 
 def left_over(record: Record, studies: Sequence[Study]) -> bool:

@@ -34,7 +34,7 @@ def radar(canvas: Any, figure: Figure, key: str) -> None:
         level = "center" if abs(aside) > 0.1 else "bottom" if np.cos(angle) > 0 else "top"
         axes.text(angle, 1.06, fill(name, WRAPPED), ha=side, va=level, fontsize=7)
     axes.spines["polar"].set_color("#cccccc")
-    canvas.get_layout_engine().set(rect=(0.06, 0, 0.88, 1))  # which does not see that a circle leaves names less room
+    canvas.get_layout_engine().set(rect=(0.03, 0, 0.94, 1))  # which does not see that a circle leaves names less room
     legend(canvas, axes, figure, ("",))
 
 
