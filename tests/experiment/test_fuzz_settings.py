@@ -103,6 +103,29 @@ def test_toml_of_every_registered_setting_for_long(shard: int) -> None:
     fuzz_settings(1200, shard=shard)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": {"name": "fedcmoo", "weighting_options": {"name": "it's"}}},
+        {"rounds": {"name": 3, "x" * 9000: "*"}},
+        {"rounds": {"x": {"y" * 9000: 1.5}}},
+    ],
+    ids=["weighting_options", "rounds", "rounds nested"],
+)
+def test_what_long_runs_have_found(settings: dict[str, Any]) -> None:
+    """Settings that once were refused without their name, or at length."""
+    with only_our_errors("weighting_options", "rounds"):
+        plan("e", settings)
+        pytest.fail("it was taken")
+
+
+def test_ragged_lists_as_clients_are_refused_in_a_sentence() -> None:
+    x = np.zeros(6)
+    with only_our_errors():
+        Federation.from_arrays(x, x, clients=[[[], ["all"], []], "all", [[], ["all"], []]])
+        pytest.fail("it was taken")
+
+
 ODD: tuple[Any, ...] = (float("nan"), "0.1", True, [[]], {}, -1, 2**40)
 
 

@@ -134,7 +134,10 @@ def _is_column(values: Any) -> bool:
     """One number or text a row, where lists of row numbers are meant."""
     if not isinstance(values, list | tuple | np.ndarray | Tensor):
         return hasattr(values, "to_numpy") and not is_frame(values)  # a Series
-    return len(values) > 0 and np.ndim(values[0]) == 0
+    if len(values) == 0:
+        return False
+    first = values[0]  # a list may be ragged, of which numpy could not tell how many dimensions it has
+    return not isinstance(first, list | tuple) and np.ndim(first) == 0
 
 
 # one table of all rows

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, shown
 from polyfed.core.registry import Registry
 from polyfed.core.settings import build
 
@@ -84,7 +84,7 @@ def named(setting: str, table: str = "algorithm.") -> Callable[[Any], Any]:
         if isinstance(value, Mapping) and "rule" in value:
             name = value["rule"]
             if not isinstance(name, str):
-                raise BadInput(f"{table}{setting}.rule should be a name. Found {name!r}.")
+                raise BadInput(f"{table}{setting}.rule should be a name. Found {shown(name)}.")
             value, _ = build(rules[name], dict(value), f"{table}{setting}")
         if isinstance(value, Rule) and not hasattr(value, setting):
             title, own = getattr(value, "rule", type(value).__name__), ", ".join(value.settings())
@@ -128,7 +128,7 @@ def rounds_by(table: Any, examples: int) -> tuple[int, str]:
     """
     rule = named("rounds", "")(table)
     if not isinstance(rule, Rule):
-        raise BadInput(f"rounds should be a whole number, or a table with a rule's name. Found {table!r}.")
+        raise BadInput(f"rounds should be a whole number, or a table with a rule's name. Found {shown(table)}.")
     H = int(evaluated(rule, "rounds", Moment(examples=examples)))
     constants = ", ".join(f"{k} = {v}" for k, v in plain(rule).items() if k != "rule" and v is not None)
     return H, f"rounds by {getattr(rule, 'rule', '')} ({constants}): {H}"

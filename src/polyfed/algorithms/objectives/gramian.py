@@ -51,6 +51,8 @@ class Gramian(LocalTraining, Algorithm):
         super().__post_init__()
         if self.weighting_options and not isinstance(self.weighting, str):
             raise BadInput("algorithm.weighting_options are for a weighting by its name; put them into its table.")
+        if "name" in self.weighting_options:
+            raise BadInput("algorithm.weighting_options are for its settings; its name is algorithm.weighting.")
         _ = self.rule
 
     @cached_property
