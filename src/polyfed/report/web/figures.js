@@ -336,7 +336,8 @@ const polyfedFigures = (() => {
       });
     const fixed = !axis.log && axis.low !== undefined && axis.high !== undefined;
     const more = fixed ? { range: [axis.low, axis.high] } : axis.key === "round" ? whole(figure) : {};
-    return line(axis, { type: axis.log ? "log" : "linear", ...more });
+    const log = { type: "log", dtick: "D2", tickformat: "~g" }; // 0.02, 0.05, 0.1
+    return line(axis, axis.log ? log : { type: "linear", ...more });
   }
 
   function vertical(figure, options, axis) {
