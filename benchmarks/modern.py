@@ -12,13 +12,10 @@ import argparse
 import copy
 import gc
 import json
-import os
-import statistics
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gpu import milliseconds, say
 from polyfed import Federation, Objective, Problem, Rows
 from polyfed.algorithms import algorithms
 from polyfed.core.engine import Engine, engines
@@ -33,16 +31,6 @@ from polyfed.core.layer import Layers
 from polyfed.engines.batched import Batched
 from polyfed.run.plan import one_part
 from polyfed.testing import open_door
-
-FOUND: list[dict[str, Any]] = []
-
-
-def say(**row: Any) -> None:
-    FOUND.append(row)
-    print("  ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
-    if "OUT" in os.environ:
-        Path(os.environ["OUT"], "modern.json").write_text(json.dumps(FOUND, indent=1))
-
 
 # models
 
@@ -189,17 +177,6 @@ def rounds(engine: Engine, problem: Problem, clients: int, method: str, steps: i
     return one
 
 
-def milliseconds(run: Callable[[int], object], times: int = 4, warm: int = 2) -> float:
-    seconds = []
-    for t in range(warm + times):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run(t + 1)
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(seconds[warm:])
-
-
 def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
     problem, federation = made(case, case.clients, 64, bf16)
     torch.cuda.reset_peak_memory_stats()
@@ -210,7 +187,7 @@ def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
         one = rounds(engine, problem, case.clients, "fedavg", 10, case.batch)
         one(1)
         first = time.perf_counter() - start
-        ms = milliseconds(one)
+        ms = milliseconds(one, times=4, warm=2)
     said = [str(w.message)[:120] for w in caught if "client by client" in str(w.message)]
     peak = torch.cuda.max_memory_allocated() / 2**30
     say(
@@ -283,7 +260,7 @@ def loop(name: str, case: Case) -> None:
                     torch._foreach_add_(params, grads, alpha=-0.05)
             torch.cat([p.detach().reshape(-1) for p in params])
 
-    say(case=name, loop_ms=milliseconds(one) * case.clients / some)
+    say(case=name, loop_ms=milliseconds(one, times=4, warm=2) * case.clients / some)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from polyfed import FedAvg, Federation, Objective, Problem, Result, load, train
 from polyfed.core.errors import BadInput
 from polyfed.models import Headed
 from polyfed.run.history import History
+from polyfed.study.comparison import Comparison
+from polyfed.study.front import Front
 
 NASTY = "<script>alert(1)</script>"
 
@@ -100,3 +103,15 @@ def test_a_result_in_a_line() -> None:
     assert said.startswith("Result(fedavg, 3 rounds, left: loss 0.")
     assert "\n" not in said
     assert polyfed.Result is Result
+
+
+def test_a_table_without_pandas_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    tables: list[tuple[Any, str]] = [
+        (History(), "rounds"),
+        (Front(Path(), {"objectives": ["left"], "points": []}), "points"),
+        (Comparison(Path(), {"cells": [], "rows": []}), "runs"),
+    ]
+    for table, rows in tables:
+        with pytest.raises(BadInput, match=f"A table of the {rows} needs pandas: pip install pandas"):
+            table.to_pandas()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyfed.core.errors import BadInput
-from polyfed.run.showing import drawn, history_html, record_of
+from polyfed.run.showing import drawn, history_html, pandas_for, record_of
 
 
 class History(list[dict[str, Any]]):
@@ -22,11 +21,7 @@ class History(list[dict[str, Any]]):
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with a row a round: nested figures are columns as 'losses.left', lists stay lists."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise BadInput("A table of the rounds needs pandas: pip install pandas.") from error
-        return pandas.json_normalize(list(self))
+        return pandas_for("rounds").json_normalize(list(self))
 
     def _repr_html_(self) -> str:
         return history_html(self)

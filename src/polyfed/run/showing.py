@@ -51,6 +51,19 @@ class Shown:
         return _whatever_comes(lambda: _html(self), self)
 
 
+def pandas_for(what: str) -> Any:
+    """The package pandas, or a sentence that a table of something needs it.
+
+    Args:
+        what: the rows of the table, in the plural.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise BadInput(f"A table of the {what} needs pandas: pip install pandas.") from error
+    return pandas
+
+
 def drawn(record: Record, kind: str, x: str = "") -> Any:
     """A figure of a run, by matplotlib.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyfed.core.errors import BadInput, nearest, shown
-from polyfed.run.showing import inline
+from polyfed.run.showing import inline, pandas_for
 from polyfed.study.cells import STUDY, read_study
 from polyfed.study.showing import as_html, as_text
 
@@ -52,11 +52,7 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with a row for each method and seed: its last figures, and what they took."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise BadInput("A table of the runs needs pandas: pip install pandas.") from error
-        return pandas.DataFrame(list(self._rows()))
+        return pandas_for("runs").DataFrame(list(self._rows()))
 
     def _rows(self) -> Iterator[About]:
         for row in self.about["table"]:

@@ -37,13 +37,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyfed.core.errors import BadInput, nearest, shown
-from polyfed.run.showing import inline
+from polyfed.run.showing import inline, pandas_for
 from polyfed.study.cells import read_study
 from polyfed.study.front_table import as_html, as_text
 
 if TYPE_CHECKING:
-    import pandas
-
     from polyfed.experiment.loading import Loaded
     from polyfed.report.figure import Figure
 
@@ -187,10 +185,8 @@ class Front:
 
         return min(some, key=worst)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A table with a row for each point."""
-        import pandas
-
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row for each point."""
         rows = []
         for point in self.points:
             row: dict[str, Any] = {"kind": point.kind, "state": point.state, "non_dominated": point.non_dominated}
@@ -198,7 +194,7 @@ class Front:
             row |= {f"loss.{name}": point.losses.get(name) for name in self.objectives}
             row |= {f"{metric}.{name}": v for name, of in point.metrics.items() for metric, v in of.items()}
             rows.append({**row, "round": point.round, "run": str(point.run)})
-        return pandas.DataFrame(rows)
+        return pandas_for("points").DataFrame(rows)
 
     def plot(self) -> Any:
         """A `matplotlib.figure.Figure` of the points; needs polyfed[report]."""

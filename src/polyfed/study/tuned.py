@@ -35,7 +35,7 @@ from rich.text import Text
 
 from polyfed.core.errors import BadInput, nearest, shown, visible
 from polyfed.report.figures.tuned import tuned
-from polyfed.run.showing import inline
+from polyfed.run.showing import inline, pandas_for
 from polyfed.study.cells import read_study
 from polyfed.study.parameters import Parameter, read_parameters
 from polyfed.study.pareto import non_dominated
@@ -145,16 +145,12 @@ class Tuned:
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with a row for each trial: its parameters, its figures, and how it ended."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise BadInput("A table of the trials needs pandas: pip install pandas.") from error
         rows = [
             {"trial": t.number, **t.values, **t.figures, "rounds": t.rounds, "state": t.state,
              "front": t.number in self.about["front"], "run": str(t.run)}
             for t in self.trials
         ]  # fmt: skip
-        return pandas.DataFrame(rows)
+        return pandas_for("trials").DataFrame(rows)
 
     def plot(self, kind: str = "parameters") -> Any:
         """A `matplotlib.figure.Figure` of the trials that came to their end; needs polyfed[report].
