@@ -237,7 +237,7 @@ def test_how_a_front_shows_itself(made: Front) -> None:
     assert "<table>" in made._repr_html_()
     assert "5 of 5 points (*) are not dominated" in str(made)
     assert "objectives" not in repr(made)
-    assert Front.read(made.path).about == json.loads(json.dumps(made.about))
+    assert Front.load(str(made.path)).about == json.loads(json.dumps(made.about))
 
 
 def test_names_of_objectives_are_no_markup(made: Front) -> None:

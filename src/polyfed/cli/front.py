@@ -74,7 +74,7 @@ def _of_a_front(path: Path, pick: str | None, out: Path | None, json_: bool) -> 
     """Show a front again, or write one of its models."""
     from polyfed.study.front import Front
 
-    found = Front.read(path)
+    found = Front.load(path)
     r = _numbers(pick, "--pick")
     if r is None:
         print(json.dumps({**found.about, "study": str(path)}) if json_ else found)

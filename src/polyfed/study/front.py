@@ -128,16 +128,16 @@ class Front:
     about: Mapping[str, Any]
 
     @classmethod
-    def read(cls, path: Path) -> Front:
+    def load(cls, path: str | Path) -> Front:
         """A front from its folder.
 
         Args:
             path: the folder that holds a front.json.
         """
-        found = read_study(path, FILE)
+        found = read_study(Path(path), FILE)
         if found is None or found.get("kind") != "front" or not isinstance(found.get("points"), list):
             raise BadInput(f"{shown(str(path))} is no front: a folder with a {FILE}, which 'polyfed front' writes.")
-        return cls(path, found)
+        return cls(Path(path), found)
 
     @property
     def points(self) -> list[Point]:
