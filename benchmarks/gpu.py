@@ -7,23 +7,29 @@ median of several, by the host's clock with the GPU idle before and after.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from polyfed import Federation, Objective, Problem, Rows
+from polyfed import Federation, Layer, Objective, Problem, Rows
 from polyfed.algorithms import algorithms
+from polyfed.client.device import Device
 from polyfed.core.engine import Engine
-from polyfed.core.layer import Layers
+from polyfed.core.layer import Layers, Outgoing
 from polyfed.data import Dataset
+from polyfed.data.build import build_data, federate
 from polyfed.engines.batched import Batched
+from polyfed.layers.attacks import Misreport
 from polyfed.models import models
 from polyfed.run.plan import one_part
 from polyfed.testing import open_door
@@ -57,12 +63,13 @@ def federation(clients: int, rows: int = 640) -> Federation:
 
 
 def milliseconds(run: Callable[[int], object], times: int, warm: int = 3) -> float:
+    settled: Callable[[], object] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     seconds = []
     for t in range(warm + times):
-        torch.cuda.synchronize()
+        settled()
         start = time.perf_counter()
         run(t + 1)
-        torch.cuda.synchronize()
+        settled()
         seconds.append(time.perf_counter() - start)
     return 1e3 * statistics.median(seconds[warm:])
 
@@ -248,15 +255,133 @@ def accuracy(rounds_: int = 100) -> None:
             say(part="multimnist", method=name, tf32=tf32, seed=seed, **found, took=time.perf_counter() - start)
 
 
+class Clip(Layer):
+    """Updates of at most this norm."""
+
+    def __init__(self, norm: float) -> None:
+        self.norm = norm
+
+    def reply(self, out: Outgoing) -> Mapping[str, Any]:
+        found = {name: out.arrays[name] for name in out.named("update")}
+        return {**out.arrays, **{n: a * torch.clamp(self.norm / a.norm(), max=1.0) for n, a in found.items()}}
+
+
+def guarded(clients: int = 100, rows: int = 640, times: int = 20, device: Device = "auto") -> None:
+    """What clips and an attacker cost (wanted: at most 1.15 times the plain round)."""
+    p, f = problem(), federation(clients, rows)
+    clip, attack = Clip(1.0), Misreport(clients=[1], factor=3.0)
+    cases: dict[str, tuple[tuple[Layer, ...], dict[str, Any]]] = {
+        "plain": ((), {}), "clip of steps": ((), {"clip": 1.0}), "clip of replies": ((clip,), {}),
+        "clips and an attacker": ((attack, clip), {"clip": 1.0}),
+    }  # fmt: skip
+    plain = 0.0
+    for name, (listed, settings) in cases.items():
+        engine = Batched(one_part(p, f), Layers(listed), tf32=True, device=device)
+        ms = milliseconds(rounds(engine, p, clients, **settings), times)
+        plain = plain or ms
+        say(part="guarded", what=name, clients=clients, ms=ms, ratio=ms / plain)
+        engine.close()
+
+
+def digits(rows: int) -> Dataset:
+    """Two of ten made glyphs in an image, moved by up to four pixels, in noise; a fifth more for the test."""
+    rng, n = np.random.default_rng(0), rows + rows // 5
+    glyphs = rng.normal(size=(10, 5, 5)).repeat(3, 1).repeat(3, 2)
+    labels, moves = rng.integers(0, 10, (2, n)), rng.integers(0, 5, (2, n, 2))
+    x = rng.normal(scale=2.0, size=(n, 1, 28, 28)).astype(np.float32)
+    for i in range(n):
+        for which, begin in ((0, 0), (1, 9)):
+            top, left = begin + moves[which, i]
+            x[i, 0, top : top + 15, left : left + 15] += glyphs[labels[which, i]]
+    targets = {"left": labels[0], "right": labels[1]}
+    return Dataset(x, targets, tuple(Objective(name, "cross-entropy") for name in targets), train=rows)
+
+
+def experiment(rows: int, clients: int) -> tuple[Dataset, Federation]:
+    """MultiMNIST where POLYFED_DATA says where MNIST is, else made digits."""
+    if "POLYFED_DATA" in os.environ:
+        table = {"name": "multimnist", "clients": clients, "partition": "dirichlet", "alpha": 0.3}
+        return build_data(table, seed=0)[:2]
+    dataset = digits(rows)
+    each = rows // clients
+    return dataset, federate(dataset, Rows(np.arange(rows), np.arange(clients) * each, np.full(clients, each)))
+
+
+def tf32(clients: int = 100, rows: int = 64_000, times: int = 300, seeds: int = 5, device: Device = "auto") -> None:
+    """Final accuracies with float32, TF32 and bfloat16, each seed's from the same beginning and with the same draws.
+
+    FedAvg without dropout, ten clients a round, a step size that falls to zero.
+    """
+    dataset, f = experiment(rows, clients)
+    exact: list[float] = []
+    for name, rounded, autocast in (("float32", False, False), ("tf32", True, False), ("bf16", True, True)):
+
+        def begun(seed: int, autocast: bool = autocast) -> Problem:
+            torch.manual_seed(seed)
+            return Problem(models["two-digit-net"](dataset, dropout=0.0), dataset.objectives, autocast=autocast)
+
+        start = time.perf_counter()
+        engine = Batched(one_part(begun(0), f), Layers(), tf32=rounded, device=device)
+        found = [_trained(engine, begun(seed), dataset, seed, times) for seed in range(seeds)]
+        exact = exact or found
+        apart = [a - b for a, b in zip(found, exact, strict=True)]
+        say(
+            part="tf32", products=name, accuracy=statistics.mean(found), spread=statistics.stdev(found),
+            beside_float32=statistics.mean(apart), spread_of_that=statistics.stdev(apart),
+            each=[round(a, 2) for a in found], took=time.perf_counter() - start,
+        )  # fmt: skip
+        engine.close()
+
+
+def _trained(engine: Batched, p: Problem, dataset: Dataset, seed: int, times: int) -> float:
+    """The accuracy after so many rounds, in per cent, the mean of both digits; measured in float32."""
+    door = open_door(p, engine.parts[""].federation, engine, seed=seed, cohort=10, rounds=times)
+    algorithm = algorithms["fedavg"](lr={"rule": "cosine", "start": 0.1}, local_steps=10, batch_size=128)
+    state = algorithm.init(p)
+    for t in range(1, times + 1):
+        door.begin(t)
+        state, _ = algorithm.round(t, state, door)
+    model = p.replica(engine.device).eval()
+    model.load_state_dict(p.state_dict(state["x"].to(engine.device), state["buffers"].to(engine.device)))
+    prepare: Callable[[Any], Any] = dataset.prepare or (lambda x: x)
+    x: Any = dataset.x
+    with torch.no_grad():
+        out = model(prepare(torch.as_tensor(x[dataset.rows :]).to(engine.device)))
+    right = [
+        (out[name].argmax(1).cpu().numpy() == target[dataset.rows :]).mean() for name, target in dataset.targets.items()
+    ]
+    return 100 * float(np.mean(right))
+
+
+def modern(names: list[str]) -> None:
+    """Models of today, as `modern.py` has them: how far a round is from `local`'s, and what it takes."""
+    sys.modules.setdefault("gpu", sys.modules[__name__])  # this file, which `modern` imports from, is not run twice
+    import modern as today
+
+    for name in names or today.CASES:
+        case = today.CASES[name]
+        timed = [partial(today.timed, name, case, bf16) for bf16 in (True, False)]
+        for part in (partial(today.agreement, name, case), *timed):
+            try:
+                part()
+            except Exception as error:  # one case that fails should not take the others along
+                say(part="modern", case=name, failed=f"{type(error).__name__}: {str(error)[:300]}")
+            torch._dynamo.reset()
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="floors,eager,speed,profile,layers,huge,accuracy")
+    parser.add_argument("--parts", default="floors,eager,speed,profile,layers,huge,guarded,tf32,accuracy")
     parser.add_argument("--sizes", default="10,100,1000")
+    parser.add_argument("--cases", default="", help="of the part 'modern'; all of them if not given")
     asked = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     parts: dict[str, Callable[[], object]] = {
         "floors": floors, "eager": eager, "profile": profile, "layers": layers, "huge": huge, "accuracy": accuracy,
-        "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]),
+        "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]), "guarded": guarded, "tf32": tf32,
+        "modern": lambda: modern([name for name in asked.cases.split(",") if name]),
     }  # fmt: skip
     for part in asked.parts.split(","):
         try:

@@ -125,6 +125,9 @@ class Lstm(nn.Module):
         return found
 
 
+MOST = 14  # kernels that a profile shows
+
+
 class Case(NamedTuple):
     make: Callable[[], nn.Module]
     data: Callable[[int], Tensor]
@@ -214,8 +217,8 @@ def profile(name: str, case: Case, bf16: bool, **settings: Any) -> None:
         one(3)
         torch.cuda.synchronize()
     kernels = sorted(found.key_averages(), key=lambda k: -k.device_time_total)
-    for k in kernels[:14]:
-        say(case=name, bf16=bf16, ms=k.device_time_total / 1e3, launches=k.count, name=k.key[:110])
+    for k in kernels[:MOST]:
+        say(case=name, bf16=bf16, ms=k.device_time_total / 1e3, launches=k.count, name=k.key[:90])
     say(case=name, kernels_ms=sum(k.device_time_total for k in kernels) / 1e3, launches=sum(k.count for k in kernels))
     engine.close()
 

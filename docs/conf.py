@@ -21,6 +21,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "polyfed_docstrings",
     "polyfed_catalogue",
+    "polyfed_results",
     "polyfed_mathjax",
 ]
 exclude_patterns = ["_build", "_ext", "**/.ipynb_checkpoints"]

@@ -30,8 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs go to a fresh directory, never into the working tree."""
+    """Runs go to a fresh directory, never into the working tree; what a trial has chosen there is no other test's."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("polyfed.core.choices.cache", lambda: tmp_path / ".choices")
 
 
 @pytest.fixture(autouse=True)

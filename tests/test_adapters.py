@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import guarded
 import polyfed
 from polyfed import Objective, Problem
+from polyfed.algorithms import algorithms
 from polyfed.client.device import HOST
 from polyfed.core.client import all_finite
 from test_hugging_face import WORDS, sentences
@@ -24,18 +27,22 @@ peft = pytest.importorskip("peft", reason="peft is a test's extra")
 
 
 def base(kind: str) -> nn.Module:
-    """A model whose one output has columns for both objectives: peft saves and loads it as it is."""
+    """A model whose one output has columns for both objectives: peft saves and loads it as it is.
+
+    Its numbers are large for so small a model, so that adapters deep in it have gradients worth comparing.
+    """
     torch.manual_seed(0)
     if kind == "bert":
         config: Any = transformers.BertConfig(
             vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
             max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=5,
+            initializer_range=0.5,
         )  # fmt: skip
         made: nn.Module = transformers.BertForSequenceClassification(config)
         return made
     config = transformers.LlamaConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=32, max_position_embeddings=16, num_labels=5, pad_token_id=0,
+        intermediate_size=32, max_position_embeddings=16, num_labels=5, pad_token_id=0, initializer_range=0.5,
     )  # fmt: skip
     return nn.ModuleList([transformers.LlamaForSequenceClassification(config)])[0]
 
@@ -43,8 +50,8 @@ def base(kind: str) -> nn.Module:
 WHERE = {"bert": ["query", "value"], "llama": ["q_proj", "v_proj"]}
 
 
-def lora(kind: str, dtype: torch.dtype = torch.float32, **more: Any) -> nn.Module:
-    config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=WHERE[kind], lora_dropout=0.0, **more)
+def lora(kind: str, dtype: torch.dtype = torch.float32, dropout: float = 0.0) -> nn.Module:
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=4, target_modules=WHERE[kind], lora_dropout=dropout)
     torch.manual_seed(1)
     made: nn.Module = peft.get_peft_model(base(kind).to(dtype), config)
     return made
@@ -82,6 +89,49 @@ def test_adapters_train_on_local_wire_and_batched_and_load_in_peft(kind: str, tm
     with torch.no_grad():
         x = sentences().x
         torch.testing.assert_close(again(**x).logits, found_model(result)(**x).logits, atol=1e-5, rtol=1e-4)
+
+
+def trained(kind: str, method: str, engine: str, guards: bool, **more: Any) -> dict[str, torch.Tensor]:
+    """The adapters after two rounds in which nothing has been run client by client."""
+    clip = guarded.STEP if guards else None
+    algorithm = algorithms[method](lr=0.1, local_steps=3, batch_size=5, clip=clip)  # 12 rows: the last batch has 2
+    layers = guarded.layers() if guards else []
+    made = problem(lora(kind, **more))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = polyfed.train(made, sentences(), algorithm, rounds=2, engine=engine, layers=layers, keep=False)
+    assert not result.summary["failures"]
+    return {name: value for name, value in result.model.state_dict().items() if name in made.params}
+
+
+@cache
+def alone(kind: str, method: str, guards: bool) -> dict[str, torch.Tensor]:
+    """On `local`."""
+    return trained(kind, method, "local", guards)
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("guards", [False, True], ids=["plain", "clips and an attack"])
+@pytest.mark.parametrize("method", ["fedavg", "fsmgda", "fedcmoo"])
+@pytest.mark.parametrize("kind", WHERE)
+def test_batched_equals_local_and_nothing_falls_back(kind: str, method: str, guards: bool) -> None:
+    local, batched = alone(kind, method, guards), trained(kind, method, "batched", guards)
+    assert distance(batched, local) < 1e-6
+    before = lora(kind).state_dict()
+    assert all(float((value - before[name]).abs().max()) > 2e-5 for name, value in local.items())
+    if guards:
+        assert distance(local, alone(kind, method, False)) > 1e-3
+
+
+@pytest.mark.parametrize("kind", WHERE)
+def test_dropout_of_adapters_runs_together_too(kind: str) -> None:
+    """Other masks than on `local`, and so another model; the same again from the same seed."""
+    first, again = (trained(kind, "fedcmoo", "batched", True, dropout=0.3) for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert distance(first, alone(kind, "fedcmoo", True)) > 1e-4
 
 
 def found_model(result: polyfed.Result) -> nn.Module:

@@ -41,7 +41,7 @@ def bert() -> nn.Module:
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.5,
     )  # fmt: skip
     return TwoHeads(transformers.BertModel(config, add_pooling_layer=False), 16)
 
@@ -50,7 +50,7 @@ def llama() -> nn.Module:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=32, max_position_embeddings=16,
+        intermediate_size=32, max_position_embeddings=16, initializer_range=0.5,
     )  # fmt: skip
     return TwoHeads(transformers.LlamaModel(config), 16)
 

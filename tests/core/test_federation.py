@@ -64,6 +64,16 @@ def test_impossible_federations_are_sentences(make: Callable[[], object], why: s
         make()
 
 
+def test_clients_can_be_numbered_from_another_number_on() -> None:
+    whole = small_federation(holds={"left": [True, True, False, True, True, True]})
+    shard = whole.shard(2, 4).shifted(2)
+    assert shard.examples.tolist() == [0, 0, *whole.examples[2:4]]
+    assert shard.matrix(["left", "right"])[2:].tolist() == [[False, True], [True, True]]
+    for client in (2, 3):
+        own, theirs = (f.take(torch.from_numpy(f.rows("train", client))) for f in (whole, shard))
+        assert torch.equal(own.x, theirs.x)
+
+
 def test_federations_refuse_rows_that_are_not_there() -> None:
     x = np.zeros((10, 2), dtype=np.float32)
     with pytest.raises(BadInput, match=r"between 0 and 9\. Found 11"):

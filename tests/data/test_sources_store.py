@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from polyfed.core.cachefolder import cache
 from polyfed.core.errors import BadInput
-from polyfed.data.store import File, Source, arrays, cache, cached, reading, root, unpacked
+from polyfed.data.store import File, Source, arrays, cached, reading, root, unpacked
 
 BY_HAND = Source("toy", "toys", (File("toy.txt", ("toy.txt.gz",)),), "get toy.txt from a friend and put it")
 FETCHED = Source("toy", "toys", (File("toy.txt", lesser=("toy.npz",), url="http://x/toy.txt", checksum="md5:0"),))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -28,6 +29,9 @@ from polyfed.core.layer import Layer, Layers, Outgoing, Stage
 from polyfed.core.messages import TICKS, Request
 from polyfed.core.part import Part
 from polyfed.core.work import Arrays, work
+from polyfed.engines.ray.inner import share
+from polyfed.engines.ray.shard import Stream
+from polyfed.experiment.building import build_engine
 from polyfed.testing import check_engine, open_door
 from small import small_federation, small_problem
 
@@ -38,16 +42,24 @@ pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore")]
 @pytest.fixture(scope="module", autouse=True)
 def _cluster() -> Iterator[None]:
     """One local Ray for all of these tests: starting it takes seconds."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    # of GPUs Ray believes what it is told: where there is none, workers find that out, and use the CPU
+    ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()
 
 
-@pytest.mark.parametrize(("name", "settings"), [*NEURAL, TASKS])
-def test_the_same_model_as_local(name: str, settings: dict[str, Any]) -> None:
+TOGETHER = {"name": "batched", "compile": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "inner"),
+    [*((*method, "local") for method in (*NEURAL, TASKS)), (*NEURAL[0], TOGETHER), (*NEURAL[2], TOGETHER)],
+)
+def test_the_same_model_as_local(name: str, settings: dict[str, Any], inner: Any) -> None:
     local = trained(name, settings, "local")
-    result = trained(name, settings, {"name": "ray", "workers": 2})
-    assert torch.allclose(weights(local), weights(result), atol=1e-6)
+    result = trained(name, settings, {"name": "ray", "workers": 2, "inner": inner})
+    rounding = 2e-5 if inner == TOGETHER and torch.cuda.is_available() else 1e-6
+    assert torch.allclose(weights(local), weights(result), atol=rounding)
     assert result.summary["failures"] == 0
     for count in ("bytes_up", "bytes_down"):
         assert local.summary[count] == result.summary[count]
@@ -67,12 +79,13 @@ class BreakSome(Layer):
         return {"g": out.arrays["g"][:-1]} if out.client.id == 4 and "g" in out.arrays else out.arrays
 
 
-def test_a_sum_leaves_out_and_names_what_is_not_sound() -> None:
+@pytest.mark.parametrize("inner", ["local", {**TOGETHER, "device": "cpu"}])
+def test_a_sum_leaves_out_and_names_what_is_not_sound(inner: Any) -> None:
     problem, federation = small_problem(), small_federation()
     request = Request("toy-slope", problem.initial())
     found = {}
-    for name in ("local", "ray"):
-        engine = engines[name]({"": Part(problem, federation)}, Layers((BreakSome(),)))
+    for name, how in (("local", {}), ("ray", {"inner": inner})):
+        engine = engines[name]({"": Part(problem, federation)}, Layers((BreakSome(),)), **how)
         door = open_door(problem, federation, engine)
         assert isinstance(door.inner, PartView)
         meter = door.inner.inner
@@ -87,10 +100,10 @@ def test_a_sum_leaves_out_and_names_what_is_not_sound() -> None:
     assert torch.allclose(found["ray"][0]["g"], found["local"][0]["g"], atol=1e-6)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_state_is_kept_committed_and_saved(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "inner", "gpu"), [(1, "local", 0.0), (2, "local", 0.0), (0, "batched", 1.0)])
+def test_state_is_kept_committed_and_saved(workers: int, inner: str, gpu: float) -> None:
     problem, federation = small_problem(), small_federation()
-    engine = engines["ray"]({"": Part(problem, federation)}, Layers(), workers=workers)
+    engine = engines["ray"]({"": Part(problem, federation)}, Layers(), workers=workers, inner=inner)
     door = open_door(problem, federation, engine)
     for t in (1, 2):
         door.begin(t)
@@ -103,6 +116,9 @@ def test_state_is_kept_committed_and_saved(workers: int) -> None:
     door.begin(3)
     totals = torch.cat([s["total"] for s in door.ask(range(6), Request("toy-total"))])
     assert totals.tolist() == [0, 2, 4, 6, 8, 10]
+    made: Any = engine
+    assert (len(made._shards), made._gpu) == (workers or 1, gpu)  # a GPU each, of which there is one
+    assert not gpu or not ray.available_resources().get("GPU")
     engine.close()
 
 
@@ -135,12 +151,18 @@ def naps(fleet: Door, seconds: Sequence[float], how: str, **shared: Tensor) -> d
     return {**dict.fromkeys(total.clients, 0.0), max(total.clients): float(total["slept"])}
 
 
-@pytest.mark.parametrize("how", ["ask", "sum"])
-@pytest.mark.parametrize(("seconds", "why"), [(60.0, "did not answer within 2 s"), (-1.0, "its worker process died")])
+HANGS, DIES = (60.0, "did not answer within 2 s"), (-1.0, "its worker process died")
+
+
+@pytest.mark.parametrize(
+    ("how", "inner", "seconds", "why"),
+    [*((how, "local", *end) for how in ("ask", "sum") for end in (HANGS, DIES)), ("sum", "batched", *DIES)],
+)
 def test_a_client_that_hangs_or_kills_its_worker_is_named_and_nothing_is_lost(
-    how: str, seconds: float, why: str
+    how: str, inner: str, seconds: float, why: str
 ) -> None:
-    engine = engines["ray"]({"": Part(small_problem(), small_federation())}, Layers(), workers=2, timeout=60.0)
+    part = Part(small_problem(), small_federation())
+    engine = engines["ray"]({"": part}, Layers(), workers=2, timeout=60.0, inner=inner)
     fleet = open_door(small_problem(), small_federation(), engine)
     fleet.begin(1)
     naps(fleet, [0.0] * 6, how, model=torch.tensor(10.0))
@@ -223,6 +245,42 @@ def test_signals_stay_the_runs_to_handle() -> None:
 
 def test_ray_holds_what_every_engine_must() -> None:
     check_engine(lambda parts, layers: engines["ray"](parts, layers, workers=2), exact=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "part"), [(0, 4, 0.0), (2, 2, 1.0), (4, 2, 1.0), (1, 2, 0.5), (2, 3, 0.5), (1, 3, 0.3333)]
+)
+def test_workers_share_gpus_so_that_all_find_room(gpus: int, workers: int, part: float) -> None:
+    assert share(gpus, workers) == part
+
+
+@pytest.mark.parametrize(
+    ("inner", "why"),
+    [
+        ("wire", r"engine\.inner should be 'local' or 'batched'\. Found 'wire'"),
+        ({"name": "wire"}, r"engine\.inner\.name should be 'local' or 'batched'\. Found 'wire'"),
+        ({"name": "batched", "chunky": 1}, r"Unknown key 'engine\.inner\.chunky'\. Did you mean 'chunk'"),
+        ({"name": "batched", "chunk": -1}, r"engine\.inner\.chunk should be greater than or equal to 0"),
+        ({"name": "local", "workers": 2}, r"engine\.inner = 'local' takes no settings\. Found 'workers'"),
+    ],
+)
+def test_an_inner_engine_that_cannot_be_is_a_sentence(inner: Any, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        build_engine({"name": "ray", "inner": inner})
+
+
+@pytest.mark.parametrize(("together", "left"), [(False, [2, 3, 4]), (True, [])])
+def test_who_goes_together_is_given_up_together_the_second_time(together: bool, left: list[int]) -> None:
+    asked: list[list[int]] = []
+    ask = SimpleNamespace(remote=lambda shared, rows, keeps: asked.append([client for client, _ in rows]))
+    shard: Any = SimpleNamespace(actor=SimpleNamespace(ask=ask), together=together)
+    stream = Stream(shard, "ask", "", None, [(client, b"") for client in range(5)], False)
+    for _ in range(2):
+        stream.blame("lost")
+        stream.issue()
+    assert asked[:2] == [[0, 1, 2, 3, 4], [1, 2, 3, 4]]
+    assert asked[2:] == ([left] if left else [])
+    assert stream.lost == {client: "lost" for client in range(5) if client not in left}
 
 
 @pytest.mark.parametrize("by", ["uniform", "size"])

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from polyfed import Federation, Layer, Objective, Problem, Rows, train
 from polyfed.algorithms import algorithms
-from polyfed.client.device import Device, resolve
+from polyfed.client.device import Device
 from polyfed.client.memory import Job
 from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core.engine import Engine, engines
@@ -530,33 +530,6 @@ def test_chunks_shrink_until_they_fit_into_memory(monkeypatch: pytest.MonkeyPatc
         list(engine.ask(range(6), request))
 
 
-def test_auto_is_local_where_there_is_no_gpu() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    engine = engine_of("auto", small_problem(), small_federation(), workers=1)
-    assert type(engine).__name__ == "Local"
-    with pytest.raises(BadInput, match="can see no GPU"):
-        resolve("cuda")
-
-
-def test_auto_is_batched_on_a_gpu_where_the_model_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyfed.engines.batched.resolve", lambda device: torch.device("cuda"))
-    monkeypatch.setattr("polyfed.engines.batched.Batched", lambda *args, **settings: "batched")
-    monkeypatch.setitem(engines._things, "local", lambda *args, **settings: "local")
-    normed = Problem(
-        nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None)), [Objective("left", "cross-entropy")]
-    )
-    attack = Misreport(clients=[1], factor=10.0)
-    asked: list[tuple[Problem, list[Layer]]] = [
-        (small_problem(), []), (normed, []), (small_problem(), [attack, Clip(1.0)]), (small_problem(), [Remembers()]),
-    ]  # fmt: skip
-    found: list[Any] = [engine_of("auto", problem, small_federation(), *layers) for problem, layers in asked]
-    assert found == ["batched", "local", "batched", "local"]
-    several = {"a": Part(small_problem(), small_federation()), "b": Part(normed, small_federation())}
-    one_does_not_allow_it: Any = engines["auto"](several, Layers())
-    assert one_does_not_allow_it == "local"
-
-
 @pytest.mark.parametrize(("name", "settings"), METHODS)
 def test_the_loop_on_a_device_mixes_nothing_with_the_host(name: str, settings: dict[str, Any]) -> None:
     """Torch's `meta` device refuses most tensors of the host, as a GPU does, and needs none."""
@@ -615,8 +588,8 @@ def test_the_device_is_a_key_of_every_engine_of_this_machine() -> None:
         )
         for engine in ("local", "auto", "batched")
     ]
-    assert torch.allclose(flat(results[0]), flat(results[1]))
-    assert torch.allclose(flat(results[0]), flat(results[2]), atol=1e-6)
+    for other in results[1:]:
+        assert torch.allclose(flat(results[0]), flat(other), atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcmoo", "fsmgda"])

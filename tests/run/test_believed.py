@@ -70,7 +70,6 @@ def test_who_has_not_said_how_many_it_keeps_aside_may_have_ten_times_its_example
     aside = {"test": np.array([7, -1])}
     some = Population(("y",), np.array([5, 5]), np.ones((2, 1), dtype=bool), aside=aside)
     assert [some.rows(split).tolist() for split in ("train", "valid", "test")] == [[5, 5], [50, 50], [7, 50]]
-    assert some.shifted(1).rows("test").tolist() == [0, 7, 50]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ class Printer(Callback):
 
     def on_round(self, run: RunView, line: Mapping[str, Any]) -> None:
         self._line = line
+        for sentence in line.get("choices", ()):
+            print(visible(sentence), file=sys.stderr, flush=True)
         if run.round % self.every == 0:
             self._print(run)
 

@@ -21,6 +21,7 @@ from polyfed.cli.listing import list_
 from polyfed.cli.new import new
 from polyfed.cli.predict import predict
 from polyfed.cli.report import report
+from polyfed.cli.reproduce import reproduce
 from polyfed.cli.resume import resume
 from polyfed.cli.run import run
 from polyfed.cli.runs import runs_app
@@ -60,6 +61,7 @@ app.command()(compare)
 app.command()(front)
 app.command()(tune)
 app.command()(report)
+app.command()(reproduce)
 app.command()(view)
 app.command()(predict)
 app.command()(export)

@@ -37,7 +37,7 @@ def list_(
             for what, names in chosen.items()
             for i, (one, text) in enumerate(names.items())
         ]
-        _print_table(("kind", "name", ""), rows)
+        print_table(("kind", "name", ""), rows)
 
 
 def _show_one(kind: str, name: str, text: str, as_json: bool) -> None:
@@ -56,13 +56,19 @@ def _show_one(kind: str, name: str, text: str, as_json: bool) -> None:
     print(more["file"] if kind == "experiments" else f"{name}: {text}\n")
     if settings:
         rows = [(s.name, s.values, "needed" if s.default is None else s.default, s.meaning) for s in settings]
-        _print_table(("setting", "values", "default", "meaning"), rows)
+        print_table(("setting", "values", "default", "meaning"), rows)
     elif kind != "experiments":
         print("It has no settings.")
     print(f"\n{address}")
 
 
-def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout; long texts are folded.
+
+    Args:
+        headings: of the columns.
+        rows: texts, shown as they are.
+    """
     from rich.console import Console
     from rich.table import Table
 

@@ -58,7 +58,8 @@ class Memory:
         for client in clients:
             before = self._sent.get(client, _NOTHING)
             if id(before) not in merged:
-                merged[id(before)] = {**before, **request.shared}
+                known = all(before.get(name) is a for name, a in request.shared.items())  # as when it is asked again
+                merged[id(before)] = before if known else {**before, **request.shared}
             self._sent[client] = merged[id(before)]
         return [self._sent[client] for client in clients]
 

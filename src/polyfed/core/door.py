@@ -169,7 +169,7 @@ class Door(Around):
             answered += len(stack.clients)
             self.clock.use(stack, request)
             if len(stack.clients):
-                yield stack.to("cpu")
+                yield stack.to_host()
         if not answered:
             raise NobodyAnswered(self._nobody(request, clients, failed), failed)
 
@@ -180,7 +180,7 @@ class Door(Around):
         self.clock.use(total, request)
         if not total.clients:
             raise NobodyAnswered(self._nobody(request, clients, total.failed), total.failed)
-        return total.to("cpu")
+        return total.to_host()
 
     def _asked(self, clients: Ids, request: Request) -> list[int]:
         """The clients as plain numbers; they take part in the round. Options that the work does not have end here."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from polyfed.core.choices import Choices
 from polyfed.core.expecting import Expecting, sent
 from polyfed.core.fleet import Fleet, Ids, Population, Stack, Sum
 from polyfed.core.guard import SHARE, Guard
@@ -44,6 +45,7 @@ class Engine(Fleet):
         self._guards: dict[str, list[Guard]] = {}  # of each part's last round
         self._buffers: dict[str, Tensor] = {}  # each part's, as last sent
         self.medians: dict[str, list[float]] = {}  # the largest so far of everything the guard compares
+        self.choices = Choices()  # how work is done, found by a trial
         self._expecting = Expecting()
         self._lock = threading.RLock()
 

@@ -379,6 +379,14 @@ class Federation:
         holds = {name: held[first:last] for name, held in self.holds.items()}
         return self._only(used)._dealt(places, holds)
 
+    def shifted(self, first: int) -> Federation:
+        """The same clients, numbered from `first` on; those before them have no rows."""
+        splits = {s: rows for s in SPLITS if (rows := getattr(self, s)) is not None}
+        later = (first, 0)
+        places = {s: Rows(r.order, np.pad(r.start, later), np.pad(r.length, later)) for s, r in splits.items()}
+        holds = {name: np.pad(held, later, constant_values=True) for name, held in self.holds.items()}
+        return self._dealt(places, holds)
+
     def _dealt(self, places: Mapping[str, Rows], holds: Mapping[str, NDArray[np.bool_]]) -> Federation:
         """The same rows, whose they are; a client may have rows to be measured on alone."""
         there = copy.copy(self)  # not `replace`, whose checks want training rows

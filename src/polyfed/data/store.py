@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyfed.core.cachefolder import cache
 from polyfed.core.errors import BadInput
 from polyfed.data import datasets
 
@@ -32,11 +33,6 @@ def root() -> Path:
     """The folder that holds the data sets' folders."""
     given = os.environ.get("POLYFED_DATA")
     return Path(given).expanduser() if given else cache()
-
-
-def cache() -> Path:
-    """The folder for what can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "polyfed"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def _summary(summary: Mapping[str, Any]) -> Iterator[str]:
     for key in ("stopped", "mostly_failed"):
         if isinstance(told := summary.get(key), str) and told:
             yield told
-    for key in ("never_used", "callbacks_failed", "bounds", "rules"):
+    for key in ("never_used", "callbacks_failed", "bounds", "rules", "choices"):
         told = summary.get(key)
         yield from (str(one) for one in told) if isinstance(told, list) else ()
     if isinstance(best := summary.get("best"), Mapping) and "round" in best:

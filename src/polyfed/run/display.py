@@ -37,6 +37,8 @@ class Progress(Callback):
 
     def on_round(self, run: RunView, line: Mapping[str, Any]) -> None:
         self._note(line)
+        for sentence in line.get("choices", ()):
+            self._bar.print(plain(sentence))
         failed = f"  {len(line['failures'])} failed" if line["failures"] else ""
         self._bar.update(self._task, completed=line["round"], status=f"{decimal(self._bytes)}{failed}")
 

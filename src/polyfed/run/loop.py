@@ -201,6 +201,7 @@ class _Loop:
         """What clients, layers, callbacks and the guard remember."""
         known = bytes(tree["medians"].tolist()) if "medians" in tree else b"{}"
         self.engine.medians = json.loads(known)
+        self.engine.choices.load(json.loads(bytes(tree["choices"].tolist())) if "choices" in tree else {})
         self.engine.load(self._by_part(tree.get("clients", {})))
         folded, layers = self._by_part(tree.get("folded", {})), self._by_part(tree.get("layers", {}))
         for name, door in self.doors.items():
@@ -252,6 +253,7 @@ class _Loop:
             "folded": self._packed({name: door.clock.tree() for name, door in self.doors.items()}),
         }
         tree |= {"medians": _bytes(json.dumps(known))} if (known := self.engine.medians) else {}
+        tree |= {"choices": _bytes(json.dumps(made))} if (made := self.engine.choices.tree()) else {}
         layers = {name: _trees(layer_fleets(door)) for name, door in self.doors.items()}
         tree |= {"layers": self._packed(layers)} if any(layers.values()) else {}
         tree |= {"callbacks": told} if (told := self.audience.trees()) else {}
@@ -281,6 +283,7 @@ class _Loop:
             for name, door in self.doors.items()
             for i, (client, why) in enumerate(door.failures)
         ] + [{"client": None, "why": why} for why in self.engine.refusals()]
+        line |= {"choices": said} if (said := self.engine.choices.news()) else {}
         line["seconds"] = time.perf_counter() - start
         return states, line
 
@@ -564,6 +567,7 @@ class _Loop:
             **({"bounds": wide} if (wide := wide_bounds(last)) else {}),
             **({"personalised": own} if (own := last.get("personalised")) else {}),
             **({"rules": list(self.plan.notes)} if self.plan.notes else {}),
+            **({"choices": chosen} if (chosen := self.engine.choices.sentences()) else {}),
             "model_sha256": sha256,
             **more,
         }

@@ -32,12 +32,14 @@ and, when all runs have come to an end (before, these keys are not there):
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
+from polyfed.core.code import trusted
 from polyfed.core.errors import BadInput, Interrupted, shown
 from polyfed.core.federation import Federation
 from polyfed.core.problem import Problem
@@ -128,6 +130,29 @@ def compare(
             print(note, file=sys.stderr)
         study = _Study(Path(out or f"runs/compare-{name}"), name, grid, target)
         return study.run(_pools(study, where, jobs), watch)
+
+
+def compare_grid(
+    grid: Grid, *, name: str, out: Path, jobs: int | None = None, until: float = math.inf, progress: bool = False
+) -> Comparison:
+    """Run a grid that is made already, as `compare` does; called again, only what is missing is run.
+
+    Args:
+        grid: its cells.
+        name: the experiment's.
+        out: the study's folder.
+        jobs: how many processes, also on one GPU; if left out, as many as there are cores, on a GPU one.
+        until: the moment, as `time.monotonic` has it, when what is not finished is ended, to be gone on with.
+        progress: whether progress is shown on stderr.
+    """
+    study = _Study(out, name, grid, "")
+
+    def opened(missing: Sequence[Cell], told: Told) -> Pool:
+        many = jobs or default_jobs([cell.settings for cell in missing], len(missing))
+        return Pool(out, name, jobs=max(1, min(many, len(missing))), told=told, until=until)
+
+    with trusted():
+        return study.run(opened, watching if progress else Nobody)
 
 
 def _pools(study: _Study, where: str, jobs: int | None) -> Open:

@@ -20,6 +20,7 @@ or, where the next cell depends on the last ones, `pool.submit(cell)` and `pool.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -139,6 +140,7 @@ class Pool:
         told: is told of every round.
         prepare: changes what is run.
         asks: whether a worker waits for what `told` answers.
+        until: the moment, as `time.monotonic` has it, when all runs are ended after their rounds, as by Ctrl-C.
     """
 
     def __init__(
@@ -151,9 +153,10 @@ class Pool:
         told: Told = lambda cell, line: None,
         prepare: Prepare | None = None,
         asks: bool = False,
+        until: float = math.inf,
     ) -> None:
         self.study, self.name, self.jobs, self.folder = study, name, jobs, folder
-        self.told, self.prepare, self.asks = told, prepare, asks
+        self.told, self.prepare, self.asks, self.until = told, prepare, asks, until
         self._waiting: deque[Cell] = deque()
         self._ready: deque[Outcome] = deque()
         self._load = DataOnce()
@@ -204,7 +207,7 @@ class Pool:
         if self.jobs == 1:
             return self._here(self._waiting.popleft()) if self._waiting else None
         while not self._ready:
-            if self._signals.level:
+            if self._signals.level or (self._late() and (self._waiting or self._busy())):
                 self._stop()
             self._feed()
             if not (busy := self._busy()):
@@ -215,11 +218,25 @@ class Pool:
     def _busy(self) -> list[_Hand]:
         return [hand for hand in self._hands if hand.cell is not None]
 
+    def _late(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def _told_in_time(self, cell: Cell, line: Line) -> str | None:
+        said = self.told(cell, line)
+        self._check_time()
+        return said
+
+    def _check_time(self) -> None:
+        if self._late():
+            raise Interrupted(f"Stopped; {AGAIN}.")
+
     def _here(self, cell: Cell) -> Outcome:
+        self._check_time()
         self._load.begin()
         try:
+            callbacks = [Teller(cell, self._told_in_time)]
             return run_cell(
-                self.study, self.name, cell, folder=self.folder, load=self._load, callbacks=[Teller(cell, self.told)],
+                self.study, self.name, cell, folder=self.folder, load=self._load, callbacks=callbacks,
                 prepare=self.prepare,
             )  # fmt: skip
         except (Interrupted, KeyboardInterrupt) as error:

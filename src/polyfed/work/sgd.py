@@ -127,7 +127,7 @@ def descend(
         u, slots = direction(shaped(g, w, options), slots, i, options)
         if options.weight_decay and options.optimizer == "adamw":
             w = w * (1 - lr * options.weight_decay)
-        w = w - lr * u if isinstance(lr, Tensor) else torch.add(w, u, alpha=-float(lr))
+        w = torch.addcmul(w, u, lr, value=-1) if isinstance(lr, Tensor) else torch.add(w, u, alpha=-float(lr))
         return w, now_buffers, now if i == 0 else at_x, slots
 
     start = (x, request["buffers"], torch.zeros_like(omega), begin(x, options))

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 
 from polyfed.client.device import Device, resolve
 from polyfed.core.engine import Engine, engines
-from polyfed.core.errors import BadInput
 from polyfed.core.fleet import Ids, Stack
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Parts
+from polyfed.engines.batched.chunks import Chunks
 from polyfed.engines.batched.kernels import why_no_triton
-from polyfed.engines.batched.together import Group, Settings, Together, in_cohort_order, unfit
+from polyfed.engines.batched.sharded import others, replies_of
+from polyfed.engines.batched.together import Group, Together, in_cohort_order, only_finite
+from polyfed.engines.batched.ways import Settings, Way
 
 
 @engines("batched")
@@ -31,10 +35,15 @@ class Batched(Engine):
 
     Args:
         device: 'cpu', 'cuda', or 'auto' for the GPU where there is one.
-        chunk: clients in one program; 0 begins with 1024 on a GPU, 64 on a CPU. Halved when a GPU's memory runs out.
+        chunk: clients in one program; 0 for as many as a trial finds room for on a GPU, up to 1024, and 64 on a CPU.
+            Halved when memory runs out all the same.
         tf32: whether products may be rounded to TF32, faster on a GPU and less exact.
         compile: whether steps are compiled by torch, on a GPU with Triton; models with `nn.RNN` never are.
         graph: whether a chunk's round is recorded as one CUDA graph and replayed, on a GPU.
+        way: of gradient steps, 'stacked' layers of all clients, or each client's own in parallel 'branches'; 'auto'
+            for the faster one by a trial on a GPU, and for branches where a model cannot be stacked.
+        devices: GPUs that the cohort is spread over, in equal stretches; 0 for all that torch sees. Where there are
+            fewer, or on a CPU, stretches share one.
     """
 
     def __init__(
@@ -47,18 +56,35 @@ class Batched(Engine):
         tf32: bool = False,
         compile: bool = True,
         graph: bool = True,
+        way: Way | Literal["auto"] = "auto",
+        devices: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
         super().__init__(parts, layers)
         self.device = resolve(device)
         fast = self.device.type == "cuda"
+        self.gpu = torch.cuda.current_device() if fast else None
         if slow := why_no_triton(self.device) if fast else "":
             warnings.warn(f"Rounds take longer here, without Triton: {slow}.", RuntimeWarning, stacklevel=2)
         pool = torch.cuda.graph_pool_handle() if graph and fast else None
-        settings = Settings(self.device, tf32, compile and fast and not slow, graph and fast, pool)
-        self.chunk = chunk or (1024 if fast else 64)
-        self.together = {name: Together(part, layers, settings) for name, part in parts.items()}
+        settings = Settings(self.device, tf32, compile and fast and not slow, graph and fast, pool, way)
+        self.chunks = Chunks(chunk, self.device, self.choices)
+        self.together = {name: Together(part, layers, settings, self.choices) for name, part in parts.items()}
+        own: dict[str, Any] = {"device": device, "chunk": chunk, "tf32": tf32, "compile": compile}
+        own |= {"graph": graph, "way": way, "devices": 1}
+        self.others = others(self, devices, partial(Batched, parts, layers, **own))
+
+    @property
+    def chunk(self) -> int:
+        """The most clients that go at once."""
+        return self.chunks.most
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        several = bool(self.others)
+        found = replies_of([self, *self.others], clients, request) if several else self.started(clients, request)
+        return map(only_finite, found)
+
+    def started(self, clients: Ids, request: Request) -> Iterator[Stack]:
+        """The replies of this engine alone: a GPU may still be at work on them, and nobody has looked at them."""
         part = self.together[request.part]
         groups = part.groups(clients, request)
         stacks = (stack for group in groups for stack in self._run(part, group))
@@ -68,20 +94,22 @@ class Batched(Engine):
         """A group's work, as many clients at once as fit."""
         done = 0
         while done < len(group.clients):
-            try:
-                stacks, done = part.run(group, done, self.chunk)
-            except torch.cuda.OutOfMemoryError:
-                self._smaller()
+            size = self.chunks(part, group)
+            stacks: Iterator[Stack] | None = None
+            with suppress(torch.cuda.OutOfMemoryError):
+                stacks, done = part.run(group, done, size)
+            if stacks is None:  # and the error, which would hold memory, is gone
+                self._forget()
+                self.chunks.smaller(part, group, min(size, len(group.clients)))
                 continue
             yield from stacks
 
-    def _smaller(self) -> None:
-        if self.chunk == 1:
-            raise BadInput("One client alone does not fit into the device's memory; use a smaller batch_size.")
+    def _forget(self) -> None:
+        """Let go of all memory that can be made again."""
         for part in self.together.values():
             part.forget()
-        torch.cuda.empty_cache()
-        self.chunk = (self.chunk + 1) // 2
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def tree(self) -> dict[str, Any]:
         return {name: part.memory.tree() for name, part in self.together.items()}
@@ -89,24 +117,3 @@ class Batched(Engine):
     def load(self, tree: Mapping[str, Any]) -> None:
         for name, part in self.together.items():
             part.memory.load(tree.get(name, {}))
-
-
-@engines("auto")
-def auto(
-    parts: Parts,
-    layers: Layers,
-    *,
-    device: Device = "auto",
-    workers: Annotated[int, Field(ge=1)] = 1,
-    timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
-) -> Engine:
-    """`batched` where there is a GPU and the models allow it, else `local`.
-
-    Args:
-        device: 'cpu', 'cuda', or 'auto' for the GPU where there is one; 'cpu' always means `local`.
-        workers: of `local`, processes on the CPU; 1 for this one alone.
-        timeout: of `local`, seconds that a worker may take for one client; 0 for any time.
-    """
-    if resolve(device).type == "cuda" and not any(unfit(part.problem, layers) for part in parts.values()):
-        return Batched(parts, layers, device=device)
-    return engines["local"](parts, layers, workers=workers, device=device, timeout=timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +11,13 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Program = Callable[..., dict[str, Tensor]]
+
+
+@cache
+def _side(gpu: int) -> Any:
+    """The stream that a GPU's programs are recorded on: torch's own is of whichever GPU came first, and graphs share
+    memory where they were recorded on one stream."""
+    return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]  # torch has no types here
 
 
 class Captured:
@@ -21,14 +29,14 @@ class Captured:
 
     def __init__(self, program: Program, arguments: Any, device: torch.device, pool: Any) -> None:
         self._places = pytree.tree_map(lambda t: t.to(device, copy=True) if isinstance(t, Tensor) else t, arguments)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types here
+        side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # compile and choose kernels before the recording
                 program(*self._places)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        with torch.cuda.graph(self._graph, pool=pool, stream=side):
             self._results = program(*self._places)
 
     def __call__(self, arguments: Any) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,27 +24,49 @@ from polyfed.core.structure import arguments, leaves, mapped
 from polyfed.engines.batched.kernels.attention import StackedAttention, stacked_attention
 from polyfed.engines.batched.kernels.batch_norm import replace_batch_norms
 from polyfed.engines.batched.kernels.convolution import replace_convolutions
+from polyfed.engines.batched.kernels.embedding import replace_embeddings
 from polyfed.engines.batched.kernels.recurrent import replace_recurrent, unreplaced
+from polyfed.engines.batched.kernels.wide import replace_wide
 
 
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
+    def attention(self) -> AbstractContextManager[None]:
+        """Around programs: attention has a stacked form of its own."""
+        return stacked_attention()
+
+    def eager(self) -> AbstractContextManager[None]:
+        """Around a module that is not compiled."""
+        return _as_compiled()
+
     def __init__(self, problem: Problem, device: torch.device, compiled: bool, blanks: Mapping[str, Tensor]) -> None:
         """blanks: of objectives that some client lacks, a label."""
-        self.problem, self._blanks = problem, blanks
+        self.problem, self.device, self._blanks = problem, device, blanks
         self.model = problem.replica(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
-        replace_recurrent(self.model)
-        self._recurrent = unreplaced(self.model)
-        if not self._recurrent:
-            replace_convolutions(self.model)
+        self._recurrent = False  # whether there are recurrent layers that vmap has no rule for
+        self._replace()
         self._masks = replace_batch_norms(self.model)
         self._ties = _ties(self.model)
         compiled = compiled and not self._recurrent
         self._fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
-        self._eager = nullcontext if compiled else _as_compiled
+        self._eager = nullcontext if compiled else self.eager
         self._shapes: list[tuple[TreeSpec, tuple[Callable[..., Any], ...]]] = []
+
+    def _replace(self) -> None:
+        """Layers become those that have a stacked form of their own."""
+        replace_recurrent(self.model)
+        self._recurrent = unreplaced(self.model)
+        if not self._recurrent:
+            replace_convolutions(self.model)
+            if self.device.type == "cuda":  # a host's library is as good as what is written out
+                replace_wide(self.model)
+        replace_embeddings(self.model, operators=not self._recurrent)
+
+    def _together(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """What a client's program is for a stack of clients."""
+        return vmap(f, in_dims=0, randomness="different")
 
     def _flat(self, batch: Batch) -> tuple[TreeSpec, list[Tensor]]:
         """A batch as a list of tensors, and what puts them together again."""
@@ -57,7 +79,7 @@ class Stacked:
             if known == spec:
                 return programs
         every = self._losses, self._measured, self._measured_split
-        made = tuple(self._fast(vmap(partial(f, spec), in_dims=0, randomness="different")) for f in every)
+        made = tuple(self._fast(self._together(partial(f, spec))) for f in every)
         self._shapes.append((spec, made))
         return made
 
@@ -136,6 +158,14 @@ class Stacked:
         out, _ = self._outputs(x, buffers, batch)
         return self._values(x, holds, out, batch), *split_statistics(self.problem, out, batch, holds, x)
 
+    def _figures(self, program: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+        found = program(*tensors)
+        return found if isinstance(found, tuple) else (found,)
+
+    def _call(self, stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
+        with self.attention():
+            return _called(stacked, *tensors)
+
     def _values(self, x: Tensor, holds: Tensor, out: Outputs, batch: Batch) -> Tensor:
         params = self.problem.split(x)
         values = [
@@ -160,7 +190,7 @@ class Stacked:
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(True)
         spec, flat = self._flat(batch)
-        g, losses, after = _call(partial(self._grads, spec), x, omega, buffers, holds, *flat)
+        g, losses, after = self._call(partial(self._grads, spec), x, omega, buffers, holds, *flat)
         return g, losses, after
 
     def jacobian(
@@ -168,21 +198,21 @@ class Stacked:
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(train)
         spec, flat = self._flat(batch)
-        J, losses, after = _call(partial(self._jacobians, spec), x, buffers, holds, *flat)
+        J, losses, after = self._call(partial(self._jacobians, spec), x, buffers, holds, *flat)
         return J, losses, after
 
     @torch.no_grad()
     def measure(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> Tensor:
         self._mode(False)
         spec, flat = self._flat(batch)
-        (values,) = _call(lambda *a: (self._programs(spec)[1](*a),), x, buffers, holds, *flat)
+        (values,) = self._call(partial(self._figures, self._programs(spec)[1]), x, buffers, holds, *flat)
         return values
 
     @torch.no_grad()
     def measure_split(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(False)
         spec, flat = self._flat(batch)
-        values, counts, moments = _call(lambda *a: self._programs(spec)[2](*a), x, buffers, holds, *flat)
+        values, counts, moments = self._call(partial(self._figures, self._programs(spec)[2]), x, buffers, holds, *flat)
         return values, counts, moments
 
 
@@ -239,11 +269,6 @@ def _backwards() -> Iterator[None]:
         config.patch(donated_buffer=False),
     ):
         yield
-
-
-def _call(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-    with stacked_attention():
-        return _called(stacked, *tensors)
 
 
 def _called(stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from polyfed.client.device import arrays_on, precision, resident
+from polyfed.client.device import HOST, arrays_on, precision, resident
 from polyfed.client.memory import Memory
 from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
+from polyfed.core.choices import Choices
 from polyfed.core.federation import SPLITS, Index, Rows
 from polyfed.core.fleet import Ids, Population, Stack
 from polyfed.core.keys import client_key, common_key, key, other
@@ -28,22 +30,17 @@ from polyfed.core.problem import Problem
 from polyfed.core.work import Work, works
 from polyfed.engines.batched.capture import Captured, Program
 from polyfed.engines.batched.kernels.batch_norm import takes
+from polyfed.engines.batched.kernels.embedding import counts_words
 from polyfed.engines.batched.manyclients import Loop, ManyClients, Question, Sizes
 from polyfed.engines.batched.stacked import Stacked, compiling
 from polyfed.engines.batched.streams import MOST, Streams
+from polyfed.engines.batched.ways import Settings, Ways
+from polyfed.engines.trial import Facts, cut, depends_on, local_steps, machine
 
 MOST_GRAPHS = 64  # options that change every round would fill the device with graphs
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Where and how programs run: the device, TF32 products, compiled steps, CUDA graphs and the memory they share."""
-
-    device: torch.device
-    tf32: bool
-    compile: bool
-    graph: bool
-    pool: Any
+STEPS = 2  # of a trial: the second begins with what the first has left
 
 
 @dataclass(frozen=True)
@@ -57,11 +54,32 @@ class Group:
     singly: bool
 
 
-class Together:
-    """The work of one model's clients."""
+@dataclass(frozen=True)
+class Task:
+    """What a chunk's program is made of, and what it is given."""
 
-    def __init__(self, part: Part, layers: Layers, settings: Settings) -> None:
+    clients: list[int]
+    asked: Request
+    request: Request  # the same without the options that are arguments of the program
+    sizes: Sizes
+    loops: Sequence[Loop]
+    arguments: Any
+    failed: Mapping[int, str]  # clients whose rows could not be read
+
+
+class Together:
+    """The work of one model's clients.
+
+    Args:
+        part: the model and its data.
+        layers: around the work.
+        settings: where and how programs run.
+        choices: of the run.
+    """
+
+    def __init__(self, part: Part, layers: Layers, settings: Settings, choices: Choices) -> None:
         self.problem, self.federation, self.layers, self.settings = part.problem, part.federation, layers, settings
+        self._part = part
         self.memory = Memory()
         population = Population.of(part.problem, part.federation)
         self._examples, self._holds = population.examples, population.holds
@@ -71,7 +89,7 @@ class Together:
         splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
         self._rows = {s: _padded(rows, len(part.federation)) for s, rows in splits.items()}
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
-        self._stacked = Stacked(part.problem, settings.device, settings.compile, self._blanks())
+        self.ways = Ways(part.problem, settings, self._blanks(), choices)
         self._captured: dict[Any, Captured] = {}
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
@@ -128,16 +146,46 @@ class Together:
             if now.start == now.stop:
                 return self._run_each(group, rest), rest.stop
             found = self._run_stacked(group, now)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError) as error:
-            self._fall_back(group.request.work, f"{type(error).__name__}: {str(error).splitlines()[0]}")
-            return self._run_each(group, rest), rest.stop
-        return iter([_only_finite(found)]), now.stop
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError, IndexError) as error:
+            if no_memory(error):
+                raise torch.cuda.OutOfMemoryError(str(error)) from error
+            return self._otherwise(group, rest, error)
+        self.ways.say_refused(group.request.work, lambda: self.about(group.request, 0))
+        return iter([found]), now.stop
+
+    def _otherwise(self, group: Group, rest: slice, error: Exception) -> tuple[Iterator[Stack], int]:
+        """What a work that cannot go so comes to: another way, when it is asked for again, or one by one."""
+        work, why = group.request.work, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        if self.ways.refuse(work, why):
+            return iter(()), rest.start
+        self._fall_back(work, self.ways.refused.get(work, why))
+        return self._run_each(group, rest), rest.stop
 
     def forget(self) -> None:
         """Let go of recorded programs."""
         self._captured.clear()
+
+    # trials
+
+    def about(self, request: Request, clients: int) -> Facts:
+        """All that a choice for this work depends on."""
+        s = self.settings
+        how = {"machine": machine(s.device), "how": [s.tf32, s.compile, s.graph, s.way]}
+        return {**depends_on(self._part, self.layers, request, clients), **how}
+
+    def attempt(self, group: Group, clients: int) -> None:
+        """The work of a group's largest clients, cut short and without a compiler, for nothing but a trial."""
+        work = works[group.request.work]
+        _, length = self._rows[work.split(group.request.options)]
+        at = np.argsort(-length[np.asarray(group.clients)], kind="stable")[:clients].tolist()
+        some = Group(
+            [group.clients[i] for i in at],
+            [group.places[i] for i in at],
+            cut(group.request, STEPS),
+            [group.sent[i] for i in at],
+            singly=False,
+        )
+        self._computed(self._task(some, slice(0, clients)), self.ways.eager(work.name))
 
     def _loops(self, work: Work) -> bool:
         keeps = work.state is not None or self.layers.remember(work)
@@ -165,33 +213,54 @@ class Together:
     # together
 
     def _run_stacked(self, group: Group, which: slice) -> Stack:
-        """A chunk's program, on arguments that are still where they were made: a recorded one copies them itself."""
-        request, device = group.request, self.settings.device
-        mine, sizes = self._per_client(group.clients[which], request)
+        task = self._task(group, which)
+        found = Stack(task.clients, self._replayed(task) if self.settings.graph else self._computed(task))
+        return found.drop(task.failed) if task.failed else found
+
+    def _task(self, group: Group, which: slice) -> Task:
+        """A chunk's work, with arguments that are still where they were made: a recorded program copies them itself."""
+        request, clients = group.request, group.clients[which]
+        mine, sizes = self._per_client(clients, request)
         each = {name: rows[group.places[which]] for name, rows in request.each.items()}
         loops: Sequence[Loop] = ()
         failed: dict[int, str] = {}
         if self._streams is not None:
             loops = self._loops_of(group, which)
-            mine["streams"], failed = self._streams.read(loops, group.clients[which], mine, sizes)
+            mine["streams"], failed = self._streams.read(loops, clients, mine, sizes)
         numbers = self._numbers(request) if self.settings.graph else {}
         request = replace(request, options={k: v for k, v in request.options.items() if k not in numbers})
         common = torch.tensor([tensorkeys.signed(common_key(request.seed, request.round)), request.exchange])
-        arguments: Any = request.shared, each, mine, common, numbers
-        program: Program = self._program(request, self._client(sizes, loops))
-        fast = device.type == "cuda"
+        arguments = request.shared, each, mine, common, numbers
+        return Task(clients, group.request, request, sizes, loops, arguments, failed)
+
+    def _computed(self, task: Task, operators: Stacked | None = None) -> dict[str, Tensor]:
+        """What a chunk's program gives, as it is."""
+        operators = operators or self.ways.operators(self.ways.of(task.request.work))
+        device, arguments = self.settings.device, task.arguments
+        with self._inside():
+            if device != HOST:
+                arguments = pytree.tree_map(lambda t: t.to(device), arguments)
+            program = self._program(task.request, self._client(task.sizes, task.loops, operators))
+            self._seed(task.clients[0], task.request)
+            return program(*arguments)
+
+    def _replayed(self, task: Task) -> dict[str, Tensor]:
+        """What a chunk's program gives, recorded."""
+        with self._inside():
+            graph = self._recorded(task)
+            self._seed(task.clients[0], task.request)  # not before: a recording draws, too
+            return graph(task.arguments)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Inside, programs are made and run; the caller's random state stays his."""
+        fast = self.settings.device.type == "cuda"
         with (
             precision(self.settings.tf32),
             compiling() if fast else nullcontext(),
-            torch.random.fork_rng(devices=[torch.cuda.current_device()] if fast else []),  # the caller's stay his
+            torch.random.fork_rng(devices=[torch.cuda.current_device()] if fast else []),
         ):
-            if self.settings.graph:
-                program, arguments = self._recorded(request, sizes, program, arguments), (arguments,)
-            elif fast:
-                arguments = pytree.tree_map(lambda t: t.to(device), arguments)
-            self._seed(group.clients[which.start], request)  # not before: a recording draws, too
-            found = Stack(group.clients[which], program(*arguments))
-        return found.drop(failed) if failed else found
+            yield
 
     def _fitting(self, group: Group, which: slice) -> slice:
         """As many of a chunk's clients as have room for their streamed batches; nobody when one alone has not."""
@@ -223,12 +292,12 @@ class Together:
 
         return streams.loops((request.work, request.weighed, repr(sorted(options.items()))), ask)
 
-    def _client(self, sizes: Sizes, loops: Sequence[Loop]) -> Callable[..., ManyClients]:
+    def _client(self, sizes: Sizes, loops: Sequence[Loop], operators: Stacked) -> Callable[..., ManyClients]:
         """The client of a program, of what is known of one."""
 
         def client(streams: Sequence[Any] = (), **known: Any) -> ManyClients:
             read = dict(zip(loops, streams, strict=True))
-            return ManyClients(self.problem, self._on_device, self._stacked, sizes=sizes, streams=read, **known)
+            return ManyClients(self.problem, self._on_device, operators, sizes=sizes, streams=read, **known)
 
         return client
 
@@ -283,28 +352,53 @@ class Together:
 
         return torch.func.vmap(one, in_dims=(None, 0, 0, None, None), randomness="different")
 
-    def _recorded(self, request: Request, sizes: Sizes, program: Program, arguments: Any) -> Captured:
+    def _recorded(self, task: Task) -> Captured:
+        request, sizes = task.request, task.sizes
         options = tuple((name, repr(v)) for name, v in sorted(request.options.items()))
         what = request.work, request.weighed, options
-        like = tuple(tuple((name, a.shape, a.dtype) for name, a in arrays.items()) for arrays in arguments[:2])
+        like = tuple(tuple((name, a.shape, a.dtype) for name, a in arrays.items()) for arrays in task.arguments[:2])
 
         def shape() -> Any:
-            return what, like, len(arguments[2]["id"]), *map(sizes.answer, self._questions.get(what, ()))
+            return what, like, len(task.clients), *map(sizes.answer, self._questions.get(what, ()))
 
         graph = self._captured.pop(shape(), None)
         if graph is None:
             if len(self._captured) >= MOST_GRAPHS:
                 del self._captured[next(iter(self._captured))]
-            graph = Captured(program, arguments, self.settings.device, self.settings.pool)
+            graph = self._first(task)
             self._questions[what] = sorted(sizes.asked)
         self._captured[shape()] = graph  # the latest last
         return graph
 
+    def _first(self, task: Task) -> Captured:
+        """A program that has not been recorded yet."""
+        trains = works[task.asked.work].cost is not None
+        steps = int(local_steps(task.asked, self._examples[task.clients]).sum()) if trains else 0
 
+        def record(way: str) -> Captured:
+            operators = self.ways.operators(way)
+            program = self._program(task.request, self._client(task.sizes, task.loops, operators))
+            return Captured(program, task.arguments, self.settings.device, self.settings.pool)
+
+        about = partial(self.about, task.asked, len(task.clients))
+        return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)
+
+
+def no_memory(error: BaseException | None) -> bool:
+    """Whether a device's memory has run out, whoever says so: torch, a library of it, or what has compiled a step."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in NO_MEMORY):
+            return True
+        error = error.__cause__
+    return False
+
+
+NO_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 FINITE = "polyfed.finite"  # whether a client's arrays were finite before the layers changed them
 
 
-def _only_finite(stack: Stack) -> Stack:
+def only_finite(stack: Stack) -> Stack:
     """Without the clients that `perform` would have stopped, had it been allowed to look."""
     if FINITE not in stack.arrays:
         return stack
@@ -335,6 +429,8 @@ def unfit(problem: Problem, layers: Layers) -> str:
     if unaware := [o.name for o in problem.objectives if o.per == "batch" and not {"mask"} & {*o.takes} and
                    set(o.takes) != {"parameters"}]:  # fmt: skip
         return f"the loss of {unaware[0]!r} is about the batch and takes no 'mask', so that it would see padding."
+    if counted := [name for name, module in problem.model.named_modules() if counts_words(module)]:
+        return f"the embedding {counted[0]!r} scales its gradient by how often a word comes, padding included."
     if any(layer.remembers for layer in layers.listed):
         return "a layer keeps state at the clients."
     return ""

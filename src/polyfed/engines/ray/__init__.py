@@ -28,6 +28,7 @@ from polyfed.core.schema import Schema
 from polyfed.core.validate import validate_replies
 from polyfed.core.work import works
 from polyfed.engines.ray.cluster import cluster
+from polyfed.engines.ray.inner import Inner, settings_of, share
 from polyfed.engines.ray.shard import Shard, Stream, failed
 from polyfed.engines.ray.worker import LENGTHS, Worker, row
 
@@ -38,9 +39,11 @@ class Ray(Engine):
 
     Args:
         address: of the cluster, 'auto' for one that is running; '' starts Ray on this machine.
-        workers: how many, never more than clients; 0 for as many as there are processors.
+        workers: how many, never more than clients; 0 for as many as there are processors, or GPUs for `inner`.
         timeout: seconds that a worker may take for one client, then the client has failed and the worker is replaced;
-            0 for any time.
+            0 for any time. Clients that go together have that time together.
+        inner: how a worker does its clients' work: 'local' for one after the other on its processor, 'batched' for all
+            together, on a GPU of its own where the cluster has some; or a table with that name and its settings.
     """
 
     overlaps = True
@@ -53,15 +56,21 @@ class Ray(Engine):
         address: str = "",
         workers: Annotated[int, Field(ge=0)] = 0,
         timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
+        inner: Inner = "local",
     ) -> None:
         super().__init__(parts, layers)
         clients = max(len(part.federation) for part in parts.values())
         self.patience = {name: Patience() for name in parts}
+        self._together = settings_of(inner)
         self._ray = cluster.enter(address, workers)
-        count = min(workers or int(self._ray.cluster_resources().get("CPU", 1)), clients)
+        there = self._ray.cluster_resources()
+        gpus = 0 if self._together is None or self._together["device"] == "cpu" else int(there.get("GPU", 0))
+        count = min(workers or gpus or int(there.get("CPU", 1)), clients)
+        self._gpu = share(gpus, count)
         self._cuts = np.linspace(0, clients, count + 1).astype(np.int64)
         stretches = [(int(a), int(b)) for a, b in zip(self._cuts, self._cuts[1:], strict=False)]
-        self._shards = [Shard(self._ray, partial(self._begin, a, b), timeout) for a, b in stretches]
+        together = self._together is not None
+        self._shards = [Shard(self._ray, partial(self._begin, a, b), timeout, together) for a, b in stretches]
         try:
             self._ray.get([shard.begun for shard in self._shards])
         except BaseException as error:
@@ -70,9 +79,10 @@ class Ray(Engine):
 
     def _begin(self, first: int, last: int) -> tuple[Any, Any]:
         """A worker for a stretch of clients, and a reference that stands for its having begun."""
-        make = self._ray.remote(num_cpus=0.01, scheduling_strategy="SPREAD")(Worker)  # a sliver of a processor each
+        sliver = {"num_cpus": 0.01, "num_gpus": self._gpu}  # of a processor: as many may share one as there are
+        make = self._ray.remote(**sliver, scheduling_strategy="SPREAD")(Worker)
         actor = make.remote(sys.path)
-        return actor, actor.start.remote(_shard(self.parts, first, last), self.layers, first)
+        return actor, actor.start.remote(_shard(self.parts, first, last), self.layers, self._together)
 
     def replies(self, clients: Ids, request: Request) -> Iterator[Stack]:
         streams, paused = self._exchange("ask", clients, request)
@@ -194,5 +204,5 @@ def _part_of_sum(message: bytes, schema: Schema) -> tuple[Stack, Lengths]:
 
 
 def _shard(parts: Parts, first: int, last: int) -> Parts:
-    """The rows that a worker's clients have."""
-    return {n: Part(p.problem, p.federation.shard(first, last)) for n, p in parts.items()}
+    """The rows that a worker's clients have, under their numbers."""
+    return {n: Part(p.problem, p.federation.shard(first, last).shifted(first)) for n, p in parts.items()}

@@ -27,10 +27,11 @@ class Shard:
         ray: the connection.
         begin: starts a worker and says when it has begun: the actor, and a reference.
         timeout: seconds that a worker may take for a client; 0 for any time.
+        together: whether clients' work is done together, so that nobody knows at whose it ended.
     """
 
-    def __init__(self, ray: Any, begin: Callable[[], tuple[Any, Any]], timeout: float) -> None:
-        self.ray, self._begin, self.timeout = ray, begin, timeout
+    def __init__(self, ray: Any, begin: Callable[[], tuple[Any, Any]], timeout: float, together: bool = False) -> None:
+        self.ray, self._begin, self.timeout, self.together = ray, begin, timeout, together
         self.actor, self.begun = begin()
         self._turn = min(TURN, timeout / 4) if timeout else TURN
         self._lock = threading.RLock()
@@ -174,9 +175,13 @@ class Stream:
             self.items = getattr(self._shard.actor, self._call).remote(self._shared, self._rows, self._keeps)
 
     def blame(self, why: str) -> None:
-        """The client whose work is being done is left out."""
-        client, _ = self._rows.pop(self._at)
-        self.lost[client] = why
+        """The client whose work is being done is left out; of those that go together the first, then all that are left.
+
+        Whose work it was that ended two workers in one exchange, a third should not have to find out.
+        """
+        stop = None if self._shard.together and self.lost else self._at + 1
+        self.lost |= {client: why for client, _ in self._rows[self._at : stop]}
+        del self._rows[self._at : stop]
 
     def reply(self, client: int) -> bytes:
         """The next client's; nothing when it is lost."""

@@ -8,6 +8,7 @@ the fly and never written.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from torch.nn import grad
 
 from polyfed.engines.batched.kernels import why_no_triton
 
-NARROW = 32  # with so few channels on one side at least, the kernels here are the faster ones (benchmarks/NOTES.md)
+NARROW = 32  # with fewer channels on one side, or small windows, the kernels here are faster (benchmarks/NOTES.md)
+WINDOW = 512  # entries of a window from which on cuDNN's are
 
 
 class ClientConv2d(nn.Conv2d):
@@ -29,6 +31,8 @@ class ClientConv2d(nn.Conv2d):
         alone = x.dim() == 3
         x = x.unsqueeze(0) if alone else x
         out: Tensor = convolve(x.unsqueeze(0), self.weight.unsqueeze(0), bias.unsqueeze(0), pad).squeeze(0)
+        if torch.is_autocast_enabled(x.device.type):  # the kernels are of float32, what comes after need not be
+            out = out.to(torch.get_autocast_dtype(x.device.type))
         return out.squeeze(0) if alone else out
 
 
@@ -44,8 +48,9 @@ def _fits(conv: nn.Conv2d) -> bool:
     inside = not isinstance(conv.padding, str) and all(
         p < k for p, k in zip(conv.padding, conv.kernel_size, strict=True)
     )
+    entries = conv.in_channels * math.prod(conv.kernel_size)
     small = min(conv.in_channels, conv.out_channels) <= NARROW and max(conv.kernel_size) <= 32
-    return plain and inside and small
+    return plain and inside and small and entries < WINDOW
 
 
 # operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)
@@ -118,7 +123,7 @@ for _device in ("cpu", "cuda"):  # the kernels are of float32: under autocast, t
     convolve.register_autocast(_device, torch.float32)
 
 
-def _together(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+def joined(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
     """vmap's dimension in front, joined with that of the clients."""
     many = [
         t.movedim(d, 0) if d is not None else t.expand(info.batch_size, *t.shape)
@@ -127,16 +132,16 @@ def _together(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ..
     return [t.flatten(0, 1) for t in many]
 
 
-def _apart(info: Any, t: Tensor) -> Tensor:
+def apart(info: Any, t: Tensor) -> Tensor:
     return t.view(info.batch_size, -1, *t.shape[1:])
 
 
 @convolve.register_vmap
 def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, int]:
-    return _apart(info, convolve(*_together(info, dims[:3], (x, w, b)), pad)), 0
+    return apart(info, convolve(*joined(info, dims[:3], (x, w, b)), pad)), 0
 
 
 @weight_grad.register_vmap
 def _(info: Any, dims: Any, x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> Any:
-    dw, db = weight_grad(*_together(info, dims[:2], (x, d)), kernel, pad)
-    return (_apart(info, dw), _apart(info, db)), (0, 0)
+    dw, db = weight_grad(*joined(info, dims[:2], (x, d)), kernel, pad)
+    return (apart(info, dw), apart(info, db)), (0, 0)

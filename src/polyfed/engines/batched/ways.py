@@ -1,0 +1,139 @@
+"""Two ways of a chunk's gradient steps that give the same: all clients' layers stacked, or each client's own in
+parallel branches of one program.
+
+Which is the faster one is found by a trial of both, where a step is long enough to be worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from polyfed.core.choices import Choices
+from polyfed.core.errors import cut
+from polyfed.core.problem import Problem
+from polyfed.engines.batched.branches import STREAMS, Branches
+from polyfed.engines.batched.capture import Captured
+from polyfed.engines.batched.stacked import Stacked
+from polyfed.engines.trial import Facts, compared, gpu_clock
+
+Way = Literal["stacked", "branches"]
+WAYS: dict[str, type[Stacked]] = {"stacked": Stacked, "branches": Branches}
+WORTH = 0.25e-3  # seconds a client and step: a stack that takes less is never worth a second compilation
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how programs run: the device, TF32 products, compiled steps, CUDA graphs and the memory they share, and
+    the way of gradient steps."""
+
+    device: torch.device
+    tf32: bool
+    compile: bool
+    graph: bool
+    pool: Any
+    way: Way | Literal["auto"] = "auto"
+
+
+class Ways:
+    """The gradient operators of one model's clients.
+
+    Args:
+        problem: the model.
+        settings: where and how programs run.
+        blanks: of objectives that some client lacks, a label.
+        choices: of the run.
+    """
+
+    def __init__(self, problem: Problem, settings: Settings, blanks: Mapping[str, Tensor], choices: Choices) -> None:
+        self._problem, self._settings, self._blanks, self._choices = problem, settings, blanks, choices
+        self._made: dict[str, Stacked] = {}
+        self.refused: dict[str, str] = {}  # work that cannot be stacked, and why
+        self._said: set[str] = set()
+        self._tries = settings.way == "auto" and settings.device.type == "cuda"  # a host has no parallel branches
+
+    def operators(self, way: str) -> Stacked:
+        """Those of a way."""
+        if way not in self._made:
+            self._made[way] = self._new(way, self._settings.compile)
+        return self._made[way]
+
+    def eager(self, work: str) -> Stacked:
+        """Those of a work's way, for once, and without a compiler."""
+        return self._new(self.of(work), False)
+
+    def _new(self, way: str, compiled: bool) -> Stacked:
+        return WAYS[way](self._problem, self._settings.device, compiled, self._blanks)
+
+    def of(self, work: str) -> str:
+        """The way of a work that nobody has tried."""
+        return "branches" if self._settings.way == "branches" or work in self.refused else "stacked"
+
+    def lanes(self, work: str) -> int:
+        """How many clients' temporary memory there is at once, where they do not go together."""
+        return STREAMS if self.of(work) == "branches" else 1
+
+    def refuse(self, work: str, why: str) -> bool:
+        """A work cannot be stacked: whether there is another way for it."""
+        if self._settings.way != "auto" or work in self.refused:
+            return False
+        self.refused[work] = why
+        return True
+
+    def say_refused(self, work: str, about: Callable[[], Facts]) -> None:
+        """The other way works: nothing is lost, and whoever wants to know is told."""
+        if work in self.refused and work not in self._said:
+            self._said.add(work)
+            why = cut(self.refused[work], 150)
+            said = f"The work {work!r} goes in branches, as it cannot be stacked ({why})."
+            self._choices.make("way", about(), "branches", said, lasting=False)
+
+    def recorded(
+        self, record: Callable[[str], Captured], arguments: Any, work: str, about: Callable[[], Facts], steps: int
+    ) -> Captured:
+        """A work's program as the faster way records it.
+
+        Args:
+            record: the program of a way.
+            arguments: to try it with; a program changes nothing.
+            work: its name.
+            about: all that the choice depends on.
+            steps: how many gradient steps all clients take together; 0 where they take none, and nothing is tried.
+        """
+        if not steps or not self._tries or work in self.refused:
+            return record(self.of(work))
+        facts = about()
+        known = self._choices.known("way", facts, WAYS.__contains__)
+        if known is not None:
+            return record(known)
+        graph, way, said = self._faster(record, arguments, steps)
+        clients = facts["clients"]
+        self._choices.make("way", facts, way, f"The work {work!r} of {clients} clients goes {_named(way)}: {said}.")
+        return graph
+
+    def _faster(self, record: Callable[[str], Captured], arguments: Any, steps: int) -> tuple[Captured, str, str]:
+        """The program of the faster way, its name, and how fast it is."""
+        stacked = record("stacked")
+        stacked(arguments)
+        (one,) = compared(partial(stacked, arguments), clock=gpu_clock)
+        if one <= WORTH * steps:
+            return stacked, "stacked", f"{1e3 * one / steps:.2g} ms a client and step"
+        try:
+            branches = record("branches")
+            branches(arguments)
+        except Exception as error:  # also for lack of memory: a stack is there already
+            return stacked, "stacked", f"branches cannot be recorded ({cut(f'{type(error).__name__}: {error}', 100)})"
+        times = compared(partial(stacked, arguments), partial(branches, arguments), clock=gpu_clock)
+        one, other = (1e3 * t / steps for t in times)
+        said = f"{min(one, other):.3g} ms a client and step, {_named('stacked' if other < one else 'branches')} "
+        said += f"{max(one, other):.3g}"
+        return (branches, "branches", said) if other < one else (stacked, "stacked", said)
+
+
+def _named(way: str) -> str:
+    return "in branches" if way == "branches" else "stacked"

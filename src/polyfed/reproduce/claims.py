@@ -1,0 +1,292 @@
+"""Claims of a paper against measured figures: each with its statistic over seeds, and a verdict by rule.
+
+A claim is looked at part by part, for each of its measures, grids and rows that it is compared with. Of a part:
+
+| kind | what is claimed | statistic | seen | in part |
+|---|---|---|---|---|
+| greater, smaller | row above (below) each of `than`, by `margin` | one-sided paired t-test | p < 0.05 | means are |
+| level | row and `than` differ by at most `margin` | two one-sided paired t-tests | p < 0.05 | the means do |
+| ratio | row / than in [low, high] | 95 % interval of the mean log ratio | it lies inside | the ratio does |
+| within | every one of `rows` in [low, high] | 95 % interval of the mean | it lies inside | the mean does |
+| order | `rows` from the lowest to the highest | t-test of Kendall's tau by seed | p < 0.05, in order | tau >= 0.5 |
+| trend | `rows` rising or falling | t-test of Kendall's tau by seed | p < 0.05 | tau of the means > 0 |
+| spread | row varies less over seeds than each of `than` | one-sided F-test of variances | p < 0.05 | it is smaller |
+
+P-values are corrected by Holm over the parts of a claim. Fewer than three seeds allow no test: 'in part' is then the
+most. Rows whose seeds differ are compared by Welch's test. A target that was not reached counts as reached with the
+last round. A claim is seen if all its parts are, not seen if none is at least in part, else seen in part. `than` and
+`rows` may name rows of another grid as 'grid / row'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from typing import Literal
+
+import numpy as np
+from scipy.special import fdtrc, stdtr, stdtrit
+
+from polyfed.reproduce.item import Claim, Item, Measure
+from polyfed.reproduce.record import Record
+from polyfed.study.statistics import ALPHA, FEWEST, holm
+
+Word = Literal["seen", "in part", "not seen", "not run"]
+Values = dict[int, float]  # by seed
+PART = 0.5  # Kendall's tau of the means from which an order is seen in part
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison of a claim.
+
+    Args:
+        what: which, in words, with its figures.
+        verdict: by rule.
+        p: corrected; None where there is no test.
+        effect: the mean difference over its standard deviation, or another size that `statistic` names.
+        statistic: in words: 't(4) = 3.1'.
+    """
+
+    what: str
+    verdict: Word
+    p: float | None = None
+    effect: float | None = None
+    statistic: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, its verdict and the parts that it follows from."""
+
+    claim: Claim
+    verdict: Word
+    parts: list[Part] = field(default_factory=list)
+
+
+def judge_all(item: Item, record: Record | None) -> list[Judged]:
+    """Every claim of an item, against its record."""
+    return [Judged(claim, "not run") if record is None else judge(item, claim, record) for claim in item.claims]
+
+
+def judge(item: Item, claim: Claim, record: Record) -> Judged:
+    """A claim against a record."""
+    parts = [part for measure in claim.measures for part in _parts(_Asked(item, claim, record, item.measure(measure)))]
+    tested = [i for i, part in enumerate(parts) if part.p is not None]
+    for i, p in zip(tested, holm([parts[i].p or 0.0 for i in tested]), strict=True):
+        lost = parts[i].verdict == "seen" and p >= ALPHA
+        parts[i] = replace(parts[i], p=p, verdict="in part" if lost else parts[i].verdict)
+    return Judged(claim, together([part.verdict for part in parts]), parts)
+
+
+def together(words: Sequence[Word]) -> Word:
+    """The verdict of several: seen if all are, not seen if none is at least in part."""
+    if not words or "not run" in words:
+        return "not run"
+    return "seen" if {*words} == {"seen"} else "not seen" if {*words} == {"not seen"} else "in part"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A claim about one measure."""
+
+    item: Item
+    claim: Claim
+    record: Record
+    measure: Measure
+
+    @property
+    def grids(self) -> list[str]:
+        named = [*([self.claim.row] if self.claim.row else []), *self.claim.than, *self.claim.rows]
+        if all(self._place(one, "")[0] for one in named):
+            return [""]  # every row says whose it is
+        return self.claim.grids or [grid.name for grid in self.item.grids]
+
+    def values(self, row: str, grid: str) -> Values:
+        """A row's figures by seed; a target that was not reached counts as reached at the end."""
+        grid, row = self._place(row, grid)
+        found = self.record.values(self.measure.name, grid, row)
+        if self.measure.take == "reach":
+            mine = [cell for cell in self.record.cells if (cell.grid, cell.row) == (grid, row)]
+            ends = {cell.seed: getattr(cell, self.measure.cost, None) for cell in mine}
+            found = {seed: ends[seed] if value is None else value for seed, value in found.items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def _place(self, row: str, grid: str) -> tuple[str, str]:
+        first, slash, rest = row.partition(" / ")
+        return (first, rest) if slash and first in {one.name for one in self.item.grids} else (grid, row)
+
+    def said(self, grid: str) -> str:
+        several = len(self.item.grids) > 1 and grid
+        return self.measure.title + (f", {self.item.grid(grid).title or grid}" if several else "")
+
+    def number(self, values: Values) -> str:
+        return f"{_of(values):.{self.measure.digits}f}"
+
+
+def _parts(asked: _Asked) -> Iterator[Part]:
+    pairs: dict[str, Callable[[_Asked, Values, Values], Part]] = {
+        "greater": _above, "smaller": _above, "level": _level, "ratio": _ratio, "spread": _spread,
+    }  # fmt: skip
+    claim = asked.claim
+    for grid in asked.grids:
+        if claim.kind in pairs:
+            a = asked.values(claim.row, grid)
+            for than in claim.than:
+                b = asked.values(than, grid)
+                if a or b:  # a grid may lack both
+                    what = f"{asked.said(grid)}: {claim.row} {_mean(asked, a)}, {than} {_mean(asked, b)}"
+                    yield replace(pairs[claim.kind](asked, a, b), what=what) if a and b else Part(what, "not run")
+        elif claim.kind == "within":
+            for row in claim.rows:
+                if values := asked.values(row, grid):
+                    yield replace(_within(asked, values), what=f"{asked.said(grid)}: {row} {_mean(asked, values)}")
+        else:
+            yield from _ordered(asked, grid)
+
+
+def _mean(asked: _Asked, values: Values) -> str:
+    return asked.number(values) if values else "not run"
+
+
+# two rows
+
+
+def _above(asked: _Asked, a: Values, b: Values) -> Part:
+    sign = 1.0 if asked.claim.kind == "greater" else -1.0
+    t, df, effect = _t(a, b, sign, asked.claim.margin or 0.0)
+    right = sign * (_of(a) - _of(b)) > (asked.claim.margin or 0.0)
+    if df is None:
+        return Part("", "in part" if right else "not seen")
+    p = float(stdtr(df, -t))
+    return Part("", _word(right, p), p, effect, _t_text(t, df))
+
+
+def _level(asked: _Asked, a: Values, b: Values) -> Part:
+    margin = asked.claim.margin or 0.0
+    right = abs(_of(a) - _of(b)) <= margin
+    (low, df, effect), (high, _, _) = _t(a, b, 1.0, -margin), _t(a, b, -1.0, -margin)
+    if df is None:
+        return Part("", "in part" if right else "not seen")
+    p = float(max(stdtr(df, -low), stdtr(df, -high)))
+    return Part("", _word(right, p), p, effect, f"two one-sided tests, {_t_text(min(low, high), df)}")
+
+
+def _ratio(asked: _Asked, a: Values, b: Values) -> Part:
+    seeds = sorted({*a} & {*b})
+    if not seeds or any(a[s] <= 0 or b[s] <= 0 for s in seeds):
+        return Part("", "not seen", statistic="no ratio of such figures")
+    logs = {seed: math.log(a[seed] / b[seed]) for seed in seeds}
+    return _inside(logs, asked.claim, "ratio", math.exp)
+
+
+def _spread(asked: _Asked, a: Values, b: Values) -> Part:
+    if min(len(a), len(b)) < 2:
+        return Part("", "not run")
+    va, vb = (float(np.var(list(one.values()), ddof=1)) for one in (a, b))
+    said = f"standard deviations {math.sqrt(va):.2g} and {math.sqrt(vb):.2g}"
+    if min(len(a), len(b)) < FEWEST:
+        return Part("", "in part" if va < vb else "not seen", statistic=said)
+    f = vb / va if va else math.inf if vb else 1.0
+    p = float(fdtrc(len(b) - 1, len(a) - 1, f)) if math.isfinite(f) else 0.0
+    text = f"F({len(b) - 1}, {len(a) - 1}) = {f:.3g}, {said}"
+    return Part("", _word(va < vb, p), p, math.sqrt(f) if math.isfinite(f) else None, text)
+
+
+def _t(a: Values, b: Values, sign: float, margin: float) -> tuple[float, float | None, float | None]:
+    """t of sign (a - b) - margin, its degrees of freedom (None: too few seeds) and the effect; paired if possible."""
+    seeds = sorted({*a} & {*b})
+    if len(seeds) >= FEWEST:
+        d = np.array([sign * (a[seed] - b[seed]) - margin for seed in seeds])
+        std = float(d.std(ddof=1))
+        return _over(float(d.mean()), std / math.sqrt(len(d))), len(d) - 1, _effect(d.mean() + margin, std)
+    if min(len(a), len(b)) < FEWEST:
+        return 0.0, None, None
+    x, y = (np.array(list(one.values())) for one in (a, b))
+    vx, vy = x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)
+    mean = sign * float(x.mean() - y.mean()) - margin
+    if vx + vy == 0:
+        return _over(mean, 0.0), len(x) + len(y) - 2, None
+    df = (vx + vy) ** 2 / (vx**2 / (len(x) - 1) + vy**2 / (len(y) - 1))
+    pooled = math.sqrt((x.var(ddof=1) + y.var(ddof=1)) / 2)
+    return _over(mean, math.sqrt(vx + vy)), float(df), _effect(mean + margin, pooled)
+
+
+def _of(values: Values) -> float:
+    return float(np.mean(list(values.values())))
+
+
+def _over(mean: float, error: float) -> float:
+    return mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
+
+
+def _effect(mean: float, std: float) -> float | None:
+    return float(mean) / std if std else None
+
+
+def _t_text(t: float, df: float) -> str:
+    shown = f"{t:.2f}" if math.isfinite(t) else "infinite, as no seed differs"
+    return f"t({df:.3g}) = {shown}"
+
+
+def _word(right: bool, p: float) -> Word:
+    return "seen" if right and p < ALPHA else "in part" if right else "not seen"
+
+
+# one row
+
+
+def _within(asked: _Asked, values: Values) -> Part:
+    return _inside(values, asked.claim, "mean", lambda value: value)
+
+
+def _inside(values: Values, claim: Claim, called: str, undo: Callable[[float], float]) -> Part:
+    """Whether a mean and its 95 % interval lie between two bounds."""
+    low, high = -math.inf if claim.low is None else claim.low, math.inf if claim.high is None else claim.high
+    some = np.array(list(values.values()))
+    mean = float(some.mean())
+    right = low <= undo(mean) <= high
+    if len(some) < FEWEST:
+        return Part("", "in part" if right else "not seen", statistic=f"{called} {undo(mean):.3g}")
+    half = float(stdtrit(len(some) - 1, 1 - ALPHA / 2)) * float(some.std(ddof=1)) / math.sqrt(len(some))
+    ends = undo(mean - half), undo(mean + half)
+    word: Word = "seen" if low <= ends[0] and ends[1] <= high else "in part" if right else "not seen"
+    return Part("", word, statistic=f"{called} {undo(mean):.3g}, 95 % interval {ends[0]:.3g} to {ends[1]:.3g}")
+
+
+# several rows
+
+
+def _ordered(asked: _Asked, grid: str) -> Iterator[Part]:
+    claim = asked.claim
+    rows = {row: values for row in claim.rows if (values := asked.values(row, grid))}
+    if not rows:
+        return
+    what = f"{asked.said(grid)}: " + ", ".join(f"{row} {asked.number(values)}" for row, values in rows.items())
+    if len(rows) < 2:
+        yield Part(what, "not run")
+        return
+    sign = -1.0 if claim.direction == "falling" else 1.0
+    seeds = sorted(set.intersection(*({*values} for values in rows.values())))
+    taus = np.array([tau([sign * values[seed] for values in rows.values()]) for seed in seeds])
+    means = [sign * _of(values) for values in rows.values()]
+    whole = all(a < b for a, b in pairwise(means)) if claim.kind == "order" else tau(means) > 0
+    some = tau(means) >= PART if claim.kind == "order" else tau(means) > 0
+    said = f"Kendall's tau of the means {tau(means):.2f}"
+    if len(taus) < FEWEST:
+        yield Part(what, "in part" if some else "not seen", statistic=said)
+        return
+    std = float(taus.std(ddof=1))
+    t = _over(float(taus.mean()), std / math.sqrt(len(taus)))
+    p = float(stdtr(len(taus) - 1, -t))
+    word: Word = "seen" if whole and p < ALPHA else "in part" if some else "not seen"
+    text = f"{said}, over seeds {taus.mean():.2f}, {_t_text(t, len(taus) - 1)}"
+    yield Part(what, word, p, float(taus.mean()), text)
+
+
+def tau(values: Sequence[float]) -> float:
+    """Kendall's tau of values against their order: 1 for rising, -1 for falling; equal ones count as neither."""
+    pairs = list(combinations(values, 2))
+    return sum(float(np.sign(b - a)) for a, b in pairs) / len(pairs)

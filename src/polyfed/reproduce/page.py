@@ -1,0 +1,267 @@
+"""Pages of Markdown from items and their records: published beside measured, claims with their statistics.
+
+Every figure on a page comes from a record, or from what an item's file says the paper prints.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyfed.core.errors import BadInput, nearest, shown
+from polyfed.reproduce.claims import Judged, Part, Word, judge_all, together
+from polyfed.reproduce.item import Grid, Item, Measure, Paper, Row
+from polyfed.reproduce.record import Made, Record
+from polyfed.study.live import span
+
+MADE_BY = "<!-- Made by tools/results.py from src/polyfed/reproduce: change items or records, not this page. -->"
+STATES: tuple[Word, ...] = ("seen", "in part", "not seen", "not run")
+Records = Mapping[str, Record | None]  # by item's key
+
+
+def item_text(item: Item, record: Record | None, pictures: Sequence[str] = (), level: int = 2) -> str:
+    """An item's section: what the paper shows, the table, the claims, and how it was run.
+
+    Args:
+        item: which.
+        record: what was measured; None where it was not run.
+        pictures: the files of its figures, as a link has them.
+        level: of its heading.
+    """
+    parts = [f"{'#' * level} {item.where}: {item.title}", item.shows]
+    if record is None:
+        said = "\n".join(f"- **not run**: {claim.text}" for claim in item.claims)
+        return "\n\n".join([*parts, said, f"Not run yet: `{item.command(False)}`."])
+    parts += [_tables(item, record), _claims(judge_all(item, record))]
+    parts += [f"![{_alt(item)}]({picture})" for picture in pictures]
+    notes = [_filled(text, item, record) for text in item.differs]
+    tried = [_filled(text, item, record) for text in item.tried]
+    parts += [_listed("Where we differ", notes), _listed("What was varied to find out why", tried)]
+    parts += [_how(item, record)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _alt(item: Item) -> str:
+    return re.sub(r"[\[\]]", "", f"{item.where}, measured: {item.title}")
+
+
+# tables
+
+
+def _tables(item: Item, record: Record) -> str:
+    several = len(item.grids) > 1
+    made = []
+    for grid in item.grids:
+        heading = [f"**{grid.title or grid.name}**"] if several else []
+        made += [*heading, _table(item, grid, record)]
+    precision = f"Published values: {item.precision}" if item.precision else ""
+    return "\n\n".join([*made, *([precision] if precision else [])])
+
+
+def _table(item: Item, grid: Grid, record: Record) -> str:
+    """Rows by measures; each measure published, where the paper has it, and measured."""
+    told = {one.row: one.values for one in item.published if one.grid in ("", grid.name)}
+    columns = [(m, any(m.name in values for values in told.values())) for m in item.measures]
+    heads = [""]
+    for measure, published in columns:
+        heads += [f"{measure.title}, published", "measured"] if published else [measure.title]
+    lines = []
+    for row in _there(grid, record, told):
+        cells = [row.label]
+        for measure, published in columns:
+            cells += [printed(measure, told.get(row.label, {}).get(measure.name))] if published else []
+            cells.append(measured(measure, record, grid.name, row.label))
+        lines.append(cells)
+    return _markdown(heads, lines)
+
+
+def _there(grid: Grid, record: Record, told: Mapping[str, object]) -> list[Row]:
+    """Rows that were run, or that the paper has."""
+    run = {cell.row for cell in record.cells if cell.grid == grid.name}
+    return [row for row in grid.rows if row.label in run or row.label in told]
+
+
+def printed(measure: Measure, value: float | list[float] | None) -> str:
+    """A published value, with its spread where the paper has one."""
+    if value is None:
+        return "-"
+    some = value if isinstance(value, list) else [value]
+    return " ± ".join(f"{one:g}" for one in some)
+
+
+def measured(measure: Measure, record: Record, grid: str, row: str) -> str:
+    """Mean and standard deviation over seeds; how often a target was reached, where that was not always."""
+    found = list(record.values(measure.name, grid, row).values())
+    there = [value for value in found if value is not None]
+    if not there:
+        return "not reached" if found and measure.take == "reach" else "-"
+    spread = f" ± {np.std(there, ddof=1):.{measure.digits}f}" if len(there) > 1 else ""
+    few = f" ({len(there)} of {len(found)})" if len(there) < len(found) else ""
+    return f"{np.mean(there):.{measure.digits}f}{spread}{few}"
+
+
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+# claims and texts
+
+
+def _claims(judged: Sequence[Judged]) -> str:
+    lines = []
+    for one in judged:
+        lines.append(f"- **{one.verdict}**: {one.claim.text}")
+        lines += [f"  - {part.what}{_statistic(part)}: {part.verdict}" for part in one.parts]
+    return "\n".join(lines)
+
+
+def _statistic(part: Part) -> str:
+    words = [part.statistic] if part.statistic else []
+    words += [] if part.p is None else [f"p {'< 0.001' if part.p < 0.001 else f'= {part.p:.2g}'}"]
+    words += [] if part.effect is None else [f"effect {part.effect:.2g}"]
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _listed(title: str, texts: Sequence[str]) -> str:
+    return "\n".join([f"{title}:", "", *(f"- {text}" for text in texts)]) if texts else ""
+
+
+def _filled(text: str, item: Item, record: Record) -> str:
+    """A text with {measure @ row} and {measure @ grid / row} replaced by what was measured."""
+    return re.sub(r"\{([^{}]+)\}", lambda match: _figure(match[1], item, record), text)
+
+
+def _figure(asked: str, item: Item, record: Record) -> str:
+    name, at, place = (word.strip() for word in asked.partition("@"))
+    measures = [one.name for one in item.measures]
+    if not at or name not in measures:
+        raise BadInput(f"{item.key}: {{{asked}}} should be {{measure @ row}}.{nearest(name, measures)}")
+    first, slash, rest = place.partition(" / ")
+    grids = [grid for grid in item.grids if not slash or grid.name == first]
+    row = rest if slash else place
+    for grid in grids:
+        if any(one.label == row for one in grid.rows):
+            return measured(item.measure(name), record, grid.name, row)
+    raise BadInput(f"{item.key}: {{{asked}}} names no row. Found {shown(place)}.")
+
+
+def _how(item: Item, record: Record) -> str:
+    """Seeds, rounds, machine, date and command."""
+    seeds = sorted({len(record.values(item.measures[0].name, c.grid, c.row)) for c in record.cells})
+    rounds = sorted({cell.rounds for cell in record.cells if cell.rounds is not None})
+    seconds = sum(cell.seconds or 0.0 for cell in record.cells)
+    words = [f"{_span(seeds)} seed{'s' * (seeds != [1])} a row"] if seeds else []
+    words += [f"{_span(rounds)} rounds"] if rounds else []
+    words += [f"{span(seconds)} of work"] if seconds else []
+    words += [f"{'the quick version' if record.mode == 'quick' else 'the whole item'}"]
+    words += [] if record.whole else [f"{len(record.cells)} of {record.wanted} runs so far"]
+    words += [f"{len(record.failed)} failed"] if record.failed else []
+    first = ", ".join(words)
+    where = [f"{'; '.join(_made(one) for one in record.made)}."] if record.made else []
+    return " ".join([f"{first[:1].upper()}{first[1:]}.", *where, f"`{_command(item, record)}`"])
+
+
+def _command(item: Item, record: Record) -> str:
+    return " ".join([item.command(record.mode == "quick"), *(f"--set {shlex.quote(text)}" for text in record.changes)])
+
+
+def _made(made: Made) -> str:
+    return f"On {made.machine}, {made.date}, polyfed {made.version}"
+
+
+def _span(values: Sequence[int]) -> str:
+    return f"{values[0]} to {values[-1]}" if len(values) > 1 else str(values[0])
+
+
+# pages
+
+
+def paper_page(paper: Paper, some: Sequence[Item], records: Records, pictures: Mapping[str, Sequence[str]]) -> str:
+    """A paper's page.
+
+    Args:
+        paper: which.
+        some: its items.
+        records: by key of an item, what was measured.
+        pictures: by key of an item, the files of its figures, as the page links them.
+    """
+    parts = [MADE_BY, f"# {paper.title}", f"{paper.cite}.", paper.about]
+    parts += [item_text(item, records.get(item.key), pictures.get(item.key, ())) for item in some]
+    return "\n\n".join(parts) + "\n"
+
+
+def index_page(every: Mapping[str, tuple[Paper, Sequence[Item]]], records: Records) -> str:
+    """The summary, claim by claim.
+
+    Args:
+        every: by name, papers and their items.
+        records: by key of an item, what was measured.
+    """
+    judged = {item.key: judge_all(item, records.get(item.key)) for _, some in every.values() for item in some}
+    counted = [one.verdict for some in judged.values() for one in some]
+    counts = ", ".join(f"{counted.count(word)} {word if word != 'in part' else 'seen in part'}" for word in STATES)
+    parts = [MADE_BY, "# Results", INTRODUCTION, f"Of {len(counted)} claims: {counts}."]
+    for name, (paper, some) in every.items():
+        heads = ["item", "claim", "", "seeds"]
+        rows = [
+            [f"[{item.where}]({name}.md)", one.claim.text, one.verdict, _seeds(records.get(item.key))]
+            for item in some
+            for one in judged[item.key]
+        ]
+        parts += [f"## {paper.title}", f"{paper.cite}.", _markdown(heads, rows) if rows else "No item yet."]
+    names = "\n".join(every)
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{names}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+INTRODUCTION = """\
+Figures and tables of the five papers whose methods are here, run again: claim by claim, seen, seen in part or not seen.
+Each page has the published values beside ours, the test behind each verdict, and where and when it was run.
+[Reproduce a paper](../guides/reproduce.md) says how to run any of them, and what the verdicts mean."""
+
+
+def _seeds(record: Record | None) -> str:
+    if record is None or not record.cells:
+        return ""
+    many = max(len({c.seed for c in record.cells if (c.grid, c.row) == (d.grid, d.row)}) for d in record.cells)
+    return f"{many}{', quick' if record.mode == 'quick' else ''}"
+
+
+def state_of(item: Item, record: Record | None) -> Word:
+    """What became of an item: all its claims together."""
+    if record is None or not record.cells:
+        return "not run"
+    return together([one.verdict for one in judge_all(item, record)])
+
+
+def write_pages(folder: Path, every: Mapping[str, tuple[Paper, Sequence[Item]]], records: Records) -> list[Path]:
+    """All pages; figures are linked where a record has any, and drawn when the site is built.
+
+    Args:
+        folder: where to.
+        every: by name, papers and their items.
+        records: by key of an item, what was measured.
+    """
+    from polyfed.reproduce.drawing import figures_of
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {"index": index_page(every, records)}
+    for name, (paper, some) in every.items():
+        pictures = {
+            item.key: [f"figures/{name}/{figure.key}.svg" for figure in figures_of(item, record)]
+            for item in some
+            if (record := records.get(item.key)) is not None
+        }
+        pages[name] = paper_page(paper, some, records, pictures)
+    for name, text in pages.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    return [folder / f"{name}.md" for name in pages]

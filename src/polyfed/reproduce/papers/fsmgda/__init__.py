@@ -1,0 +1,1 @@
+"""Items of: FMGDA and FSMGDA."""

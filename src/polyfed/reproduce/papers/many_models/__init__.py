@@ -1,0 +1,1 @@
+"""Items of: Several models over one pool of clients."""

@@ -1,0 +1,191 @@
+"""What an item has come to, as a small file: figures of every cell, curves in few points, where and when.
+
+    {"format": 1, "paper": "fsmgda", "item": "table2", "mode": "full" | "quick",
+     "wanted": 40,                                             cells of the whole item
+     "changes": ["engine.name=batched"],                       what a person changed with --set
+     "made": [{"machine": "2 cores", "date": "2026-11-16", "version": "1.0", "cells": 12}, ...],
+     "cells": [{"grid", "row", "seed", "rounds", "bytes_up", "seconds", "values": {measure: number | null}}, ...],
+     "curves": [{"grid", "row", "of", "split", "clock": "round", "x": [...], "mean": [...], "std": [...]}, ...],
+     "failed": [{"grid", "row", "seed", "why"}]}
+
+Verdicts are not in it: they follow from the figures and the item's claims.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyfed.core.errors import BadInput, cut
+from polyfed.reproduce.item import Item
+from polyfed.run.directory import write
+
+FORMAT = 1
+FILE = "record.json"
+POINTS = {"full": 60, "quick": 24}  # of a curve, at most
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where and when some cells were run."""
+
+    machine: str
+    date: str
+    version: str
+    cells: int = 1
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A finished cell: its place in the item, what it took, and its measures."""
+
+    grid: str
+    row: str
+    seed: int
+    values: Mapping[str, float | None]
+    rounds: int | None = None
+    bytes_up: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A row's curve: the mean over seeds at the evaluations that all of them have, and the spread."""
+
+    grid: str
+    row: str
+    of: str
+    split: str
+    clock: str
+    x: Sequence[float]
+    mean: Sequence[float | None]
+    std: Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A cell that did not come to its end, and why."""
+
+    grid: str
+    row: str
+    seed: int
+    why: str
+
+
+@dataclass
+class Record:
+    """What an item has come to."""
+
+    paper: str
+    item: str
+    mode: str
+    wanted: int
+    made: list[Made] = field(default_factory=list)
+    cells: list[Figures] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every cell is there."""
+        return len(self.cells) == self.wanted
+
+    def values(self, measure: str, grid: str, row: str) -> dict[int, float | None]:
+        """A measure of a row, by seed."""
+        mine = [cell for cell in self.cells if cell.grid == grid and cell.row == row and measure in cell.values]
+        return {cell.seed: cell.values[measure] for cell in sorted(mine, key=lambda cell: cell.seed)}
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, numbers rounded."""
+        return {"format": FORMAT, **_rounded(asdict(self))}
+
+    def write(self, path: Path) -> None:
+        """Replace a file whole; a line for each cell, so that versions can be compared."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, as_text(self.to_json()).encode())
+
+
+def as_text(table: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry of a list."""
+    lines = []
+    for key, value in table.items():
+        if isinstance(value, list) and value:
+            inner = ",\n  ".join(json.dumps(one, separators=(",", ":"), allow_nan=False) for one in value)
+            lines.append(f" {json.dumps(key)}: [\n  {inner}\n ]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def read_record(path: Path) -> Record:
+    """A record's file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise BadInput(f"{path} is of format {found['format']}; this version reads {FORMAT}: run the item again.")
+        named = {"made": Made, "cells": Figures, "curves": Curve, "failed": Failed}
+        lists: dict[str, Any] = {key: [kind(**one) for one in found[key]] for key, kind in named.items()}
+        return Record(**lists, **{key: found[key] for key in ("paper", "item", "mode", "wanted", "changes")})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is no record of an item that can be read: {cut(str(error), 80)}.") from error
+
+
+def shipped() -> Path:
+    """The folder of the records that come with polyfed."""
+    return Path(str(importlib.resources.files("polyfed.reproduce") / "records"))
+
+
+def record_path(folder: Path, item: Item, mode: str) -> Path:
+    """Where a folder of records has an item's."""
+    return folder / item.paper / f"{item.name}{'-quick' if mode == 'quick' else ''}.json"
+
+
+def known(item: Item, folder: Path | None = None) -> Record | None:
+    """The record that pages show of an item: the full one if it is there, else the quick one; None for neither.
+
+    Args:
+        item: which.
+        folder: of records; those that come with polyfed if left out.
+    """
+    paths = [record_path(folder or shipped(), item, mode) for mode in ("full", "quick")]
+    return next((read_record(path) for path in paths if path.is_file()), None)
+
+
+def mean_curve(runs: Iterable[tuple[Sequence[float], Sequence[float]]], most: int) -> tuple[Any, Any, Any] | None:
+    """The mean and the standard deviation of curves at the places that all of them have, thinned.
+
+    Args:
+        runs: x and y of each seed.
+        most: points that are kept; the first and the last are.
+    """
+    tables = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in runs]
+    few = min((len(x) for x, _ in tables), default=0)
+    if not few:
+        return None
+    x = np.mean([x[:few] for x, _ in tables], axis=0)  # bytes and seconds differ a little by seed
+    y = np.stack([y[:few] for _, y in tables])
+    keep = np.unique(np.linspace(0, few - 1, min(few, most)).round().astype(int))
+    std = y.std(0, ddof=1) if len(y) > 1 else np.zeros(few)
+    return x[keep].tolist(), y.mean(0)[keep].tolist(), std[keep].tolist()
+
+
+def _rounded(value: Any) -> Any:
+    """Plain values with few digits; what is not finite is None."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    if isinstance(value, float):
+        if not np.isfinite(value):
+            return None
+        short = float(f"{value:.{DIGITS}g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    return value

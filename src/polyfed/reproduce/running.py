@@ -1,0 +1,266 @@
+"""An item is run: its grids through `polyfed.study`, its record written, also of what there is when time is over."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyfed import __version__
+from polyfed.core.errors import BadInput, Interrupted
+from polyfed.reproduce.driving import Driven, drive, driven_cells, driver_of
+from polyfed.reproduce.grids import cells_of, missing_data
+from polyfed.reproduce.item import Draw, Grid, Item
+from polyfed.reproduce.measuring import points_of, value_of
+from polyfed.reproduce.record import FILE, POINTS, Curve, Failed, Figures, Made, Record, mean_curve
+from polyfed.run.directory import RunDirectory, write
+from polyfed.study.cells import Cell
+from polyfed.study.compare import compare_grid
+from polyfed.study.runner import default_jobs
+
+MADE = "made.json"  # in a cell's directory, or beside a driver's file: where and when it was run
+
+
+@dataclass(frozen=True)
+class How:
+    """How items are run.
+
+    Args:
+        quick: whether the smaller versions.
+        out: the folder of all items.
+        jobs: how many processes; None for as many as there are cores, on a GPU one.
+        until: the moment, as `time.monotonic` has it, when time is over.
+        changes: KEY=VALUE texts over every experiment.
+        progress: whether progress is shown on stderr.
+    """
+
+    quick: bool = False
+    out: Path = Path("runs/reproduce")
+    jobs: int | None = None
+    until: float = math.inf
+    changes: Sequence[str] = ()
+    progress: bool = False
+
+    @property
+    def mode(self) -> str:
+        """'quick' or 'full'."""
+        return "quick" if self.quick else "full"
+
+
+def folder_of(item: Item, how: How) -> Path:
+    """Where an item's cells and its record are."""
+    return how.out / item.paper / f"{item.name}{'-quick' * how.quick}"
+
+
+def run_item(item: Item, how: How) -> Record:
+    """Run what is missing of an item, and write its record; `Interrupted`, after that, where time is over.
+
+    Args:
+        item: which.
+        how: how.
+    """
+    if missing := missing_data(item):
+        raise BadInput(
+            f"{item.key} needs the data set {missing[0]!r}, which is not here: 'polyfed data' says how to get it."
+        )
+    failed: list[Failed] = []
+    try:
+        for grid in item.grids:
+            failed += _run_grid(item, grid, how)
+    finally:
+        found = collect(item, how, failed)
+        found.write(folder_of(item, how) / FILE)
+    return found
+
+
+def _run_grid(item: Item, grid: Grid, how: How) -> list[Failed]:
+    out = folder_of(item, how) / grid.name
+    if grid.driver:
+        every = driven_cells(item, grid, how.quick)
+        jobs = how.jobs or default_jobs([{}], len(every))
+        try:
+            failed = drive(driver_of(item, grid), every, out, jobs, how.until)
+        finally:
+            _sign(out / cell.name for cell in every)
+        return [Failed(grid.name, cell.row, cell.seed, failed[cell.name]) for cell in every if cell.name in failed]
+    cells = cells_of(item, grid, how.quick, how.changes)
+    _borrow(cells.cells, out, how.out / item.paper)
+    name = f"{item.paper}-{item.name}"
+    try:
+        told = compare_grid(cells, name=name, out=out, jobs=how.jobs, until=how.until, progress=how.progress)
+    finally:
+        _sign(out / cell.name for cell in cells.cells)
+    return [
+        Failed(grid.name, one["row"], one["seed"], one["why"]) for one in told.about["cells"] if one["state"] != "done"
+    ]
+
+
+def _borrow(cells: Iterable[Cell], out: Path, paper: Path) -> None:
+    """Take finished cells with the same settings from the paper's other items: figures often share runs."""
+    for cell in cells:
+        if (out / cell.name / "result.json").is_file():
+            continue
+        mark = cell.name.rpartition("-")[2]
+        same = next((one.parent for one in sorted(paper.glob(f"*/*/*-seed{cell.seed}-{mark}/result.json"))), None)
+        if same is not None and (same / MADE).is_file():
+            shutil.rmtree(out / cell.name, ignore_errors=True)
+            shutil.copytree(same, out / cell.name, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
+
+
+# where and when
+
+
+def _sign(paths: Iterable[Path]) -> None:
+    """Write beside what is finished where and when that was, once."""
+    for path in paths:
+        done = path.is_file() or (path / "result.json").is_file()
+        if done and not signature(path).is_file():
+            write(signature(path), json.dumps(_here()).encode() + b"\n")
+
+
+def signature(path: Path) -> Path:
+    """The file that says where and when a cell was run: in its directory, or beside a driver's file."""
+    return path / MADE if path.is_dir() else path.with_suffix(f".{MADE}")
+
+
+def _here() -> dict[str, Any]:
+    return {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "version": __version__}
+
+
+def machine() -> str:
+    """The machine in words, without its name: 'one NVIDIA H200' or '2 cores'."""
+    try:  # not by torch: a process that has begun CUDA has no children that may use it
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        gpus = [line.strip() for line in told.splitlines() if line.strip()]
+    except (OSError, subprocess.SubprocessError):
+        gpus = []
+    if gpus:
+        return f"one {gpus[0]}" if len(gpus) == 1 else f"{len(gpus)} {gpus[0]}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{cores} core{'s' * (cores > 1)}"
+
+
+# what there is
+
+
+def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
+    """The record of what is finished in an item's folder.
+
+    Args:
+        item: which.
+        how: how it was run.
+        failed: the cells that were not.
+    """
+    record = Record(item.paper, item.name, how.mode, 0, failed=list(failed), changes=list(how.changes))
+    made: dict[tuple[str, str, str], int] = {}
+    for grid in item.grids:
+        out = folder_of(item, how) / grid.name
+        curves: dict[tuple[str, str, str, str], list[Any]] = {}
+        for cell, found in _finished(item, grid, how, out):
+            record.wanted += 1
+            if found is None:
+                continue
+            figures, drawn = found
+            record.cells.append(figures)
+            told = _told(signature(out / cell.name))
+            made[told] = made.get(told, 0) + 1
+            for key, curve in drawn.items():
+                curves.setdefault((figures.row, *key), []).append(curve)
+        for (row, of, split, clock), runs in curves.items():
+            if (mean := mean_curve(runs, POINTS[how.mode])) is not None:
+                record.curves.append(Curve(grid.name, row, of, split, clock, *mean))
+    record.made = [Made(*key, cells=n) for key, n in made.items()]
+    return record
+
+
+Drawn = dict[tuple[str, str, str], tuple[list[float], list[float]]]  # by path, split and clock
+
+
+def _finished(
+    item: Item, grid: Grid, how: How, out: Path
+) -> Iterator[tuple[Cell | Driven, tuple[Figures, Drawn] | None]]:
+    if grid.driver:
+        for driven in driven_cells(item, grid, how.quick):
+            path = out / driven.name
+            yield driven, _of_driver(item, grid, driven, path) if path.is_file() else None
+    else:
+        for cell in cells_of(item, grid, how.quick, how.changes).cells:
+            path = out / cell.name
+            yield cell, _of_run(item, grid, cell, path, how.quick) if (path / "result.json").is_file() else None
+
+
+def _of_run(item: Item, grid: Grid, cell: Cell, path: Path, quick: bool) -> tuple[Figures, Drawn]:
+    run = RunDirectory.open(path)
+    lines, summary = run.history(), run.result() or {}
+    values = {measure.name: value_of(measure, lines, quick) for measure in item.measures if measure.of}
+    drawn: Drawn = {}
+    for draw in _curves(item, grid):
+        for of in draw.of:
+            points = list(points_of(of, draw.split, "lower", lines))
+            drawn[of, draw.split, draw.x] = ([p.spent[draw.x] for p in points], [p.value for p in points])
+    took = {key: summary.get(key) for key in ("rounds", "bytes_up", "seconds")}
+    return Figures(grid.name, cell.row, cell.seed, values, **took), drawn
+
+
+def _of_driver(item: Item, grid: Grid, cell: Driven, path: Path) -> tuple[Figures, Drawn]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    values = {measure.name: found["values"].get(measure.name) for measure in item.measures}
+    drawn: Drawn = {}
+    for draw in _curves(item, grid):
+        for of in draw.of:
+            if of in found.get("curves", {}):
+                curve = found["curves"][of]
+                drawn[of, draw.split, draw.x] = (curve["x"][draw.x], curve["y"])
+    took = {key: found.get(key) for key in ("rounds", "bytes_up", "seconds")}
+    return Figures(grid.name, cell.row, cell.seed, values, **took), drawn
+
+
+def _curves(item: Item, grid: Grid) -> list[Draw]:
+    return [draw for draw in item.draw if draw.kind == "curves" and (not draw.grids or grid.name in draw.grids)]
+
+
+def _told(path: Path) -> tuple[str, str, str]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return str(told["machine"]), str(told["date"]), str(told["version"])
+    except (OSError, ValueError, KeyError):
+        return "unknown", "unknown", "unknown"
+
+
+def time_left(how: How) -> bool:
+    """Whether another item may begin."""
+    return time.monotonic() < how.until
+
+
+def run_items(some: Sequence[Item], how: How) -> tuple[list[Record], list[str], bool]:
+    """Run items one after the other: their records, what could not be run, and whether time was over.
+
+    Args:
+        some: the items.
+        how: how.
+    """
+    records: list[Record] = []
+    said: list[str] = []
+    for item in some:
+        try:
+            records.append(run_item(item, how))
+        except Interrupted:
+            if time_left(how):  # a person's
+                raise
+            records.append(collect(item, how))
+            return records, said, True
+        except BadInput as error:
+            if len(some) == 1:
+                raise
+            said.append(f"{item.key}: {error}")
+            print(said[-1], file=sys.stderr)
+    return records, said, False

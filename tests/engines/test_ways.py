@@ -1,0 +1,191 @@
+"""Two ways of gradient steps that give the same: which one is taken, and what happens where stacking is refused."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyfed import Objective, Problem, train
+from polyfed.core.choices import Choices
+from polyfed.core.errors import BadInput
+from polyfed.engines.batched import Batched, ways
+from polyfed.engines.batched.branches import Branches
+from polyfed.engines.batched.ways import Settings, Ways
+from small import small_federation, small_problem, vector
+
+GPU = ["cuda"] if torch.cuda.is_available() else []
+ABOUT = {"clients": 10, "model": "a"}
+
+
+class Recorded:
+    """A program that takes as long as a test says."""
+
+    def __init__(self, way: str, seconds: float) -> None:
+        self.way, self.seconds = way, seconds
+
+    def __call__(self, arguments: Any) -> Any:
+        return self.seconds
+
+
+class Trial:
+    """What has been recorded, with the times that replays take, of ten clients that take ten steps each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+        self.seconds, self.recorded = seconds, list[str]()
+        monkeypatch.setattr(ways, "compared", lambda *calls, clock: [call() for call in calls])
+
+    def record(self, way: str) -> Any:
+        self.recorded.append(way)
+        if way not in self.seconds:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return Recorded(way, self.seconds[way])
+
+    def __call__(self, choices: Choices, way: Any = "auto", steps: int = 100, device: str = "cuda") -> str:
+        of = Ways(small_problem(), Settings(torch.device(device), False, False, True, None, way), {}, choices)
+        made: Any = of.recorded(self.record, (), "sgd", lambda: dict(ABOUT), steps)
+        return str(made.way)
+
+
+def test_the_faster_way_is_kept_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, choices = Trial(monkeypatch, stacked=0.08, branches=0.05), Choices()
+    assert trial(choices) == "branches"
+    assert trial.recorded == ["stacked", "branches"]
+    assert choices.news() == [
+        "The work 'sgd' of 10 clients goes in branches: 0.5 ms a client and step, stacked 0.8."
+    ]  # fmt: skip
+    assert trial(choices) == trial(Choices()) == "branches"  # of this run, and from the disk
+    assert trial.recorded[2:] == ["branches", "branches"]
+
+
+def test_a_stack_that_is_faster_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, choices = Trial(monkeypatch, stacked=0.05, branches=0.08), Choices()
+    assert trial(choices) == "stacked"
+    assert choices.news() == ["The work 'sgd' of 10 clients goes stacked: 0.5 ms a client and step, in branches 0.8."]
+
+
+def test_small_nets_are_not_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, choices = Trial(monkeypatch, stacked=0.024, branches=0.001), Choices()
+    assert trial(choices) == "stacked"
+    assert trial.recorded == ["stacked"]
+    assert choices.news() == ["The work 'sgd' of 10 clients goes stacked: 0.24 ms a client and step."]
+
+
+def test_a_way_that_does_not_fit_into_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, choices = Trial(monkeypatch, stacked=0.08), Choices()
+    assert trial(choices) == "stacked"
+    assert "branches cannot be recorded (OutOfMemoryError: CUDA out of memory)" in choices.news()[0]
+
+
+def test_a_setting_measuring_and_the_host_need_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, choices = Trial(monkeypatch, stacked=0.08, branches=0.05), Choices()
+    assert trial(choices, "stacked") == trial(choices, steps=0) == trial(choices, device="cpu") == "stacked"
+    assert trial(choices, "branches") == "branches"
+    assert trial.recorded == ["stacked", "stacked", "stacked", "branches"]
+    assert not choices.tree()
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+@pytest.mark.parametrize("method", ["fedavg", "fedcmoo", "fsmgda"])
+def test_branches_give_the_same(method: str, device: str) -> None:
+    algorithm = {"name": method, "lr": 0.1, "local_steps": 2, "batch_size": 8}
+    holds = {"left": [True, False, True, True, True, True]}
+    engine = {"name": "batched", "device": device, "way": "branches", "compile": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        one, other = (
+            train(small_problem(), small_federation(holds=holds), algorithm, rounds=3, engine=e)
+            for e in ("local", engine)
+        )
+    assert torch.allclose(vector(one), vector(other), atol=1e-5)
+
+
+def test_a_round_is_recorded_both_ways_and_goes_on_with_the_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where six clients go in two pieces: one trial for both, and none of what only measures."""
+    made: list[Any] = []
+
+    class Program:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+            self._program = program
+            made.append(arguments)
+
+        def __call__(self, arguments: Any) -> Any:
+            return self._program(*arguments)
+
+    init = Batched.__init__
+
+    def recording(self: Batched, *args: Any, **settings: Any) -> None:
+        init(self, *args, **settings)
+        for part in self.together.values():
+            part.settings, part.ways._tries = replace(part.settings, graph=True), True
+
+    monkeypatch.setattr("polyfed.engines.batched.together.Captured", Program)
+    monkeypatch.setattr(ways, "compared", lambda *calls, clock: [2.0, 1.0][: len(calls)])
+    monkeypatch.setattr(Batched, "__init__", recording)
+    algorithm = {"name": "fedavg", "lr": 0.1, "local_steps": 4, "batch_size": 8}
+    one, other = (
+        train(small_problem(), small_federation(), algorithm, rounds=3, engine=engine, evaluate={"splits": ["train"]})
+        for engine in ("local", {"name": "batched", "device": "cpu", "chunk": 3})
+    )
+    assert torch.allclose(vector(one), vector(other), atol=1e-5)
+    assert len(made) == 2 + 1
+    assert other.summary["choices"] == [
+        "The work 'sgd' of 3 clients goes in branches: 83.3 ms a client and step, stacked 167."
+    ]  # fmt: skip
+
+
+class Branching(nn.Module):
+    """Looks at numbers, which vmap refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out if float(out.detach().sum()) > 0 else 2 * out
+
+
+def branching() -> Problem:
+    torch.manual_seed(0)
+    return Problem(Branching(), [Objective("left", "cross-entropy")])
+
+
+def run(engine: Any) -> Any:
+    algorithm = {"name": "fedavg", "lr": 0.1, "local_steps": 2, "batch_size": 8}
+    return train(branching(), small_federation(), algorithm, rounds=2, engine=engine)
+
+
+def test_what_cannot_be_stacked_goes_in_branches_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = run({"name": "batched", "device": "cpu", "chunk": 4})
+    assert torch.allclose(vector(result), vector(run("local")), atol=1e-6)
+    (said,) = result.summary["choices"]
+    assert said.startswith("The work 'sgd' goes in branches, as it cannot be stacked (RuntimeError: vmap")
+    assert [len(line.get("choices", ())) for line in result.history] == [1, 0]
+
+
+@pytest.mark.parametrize("way", ["auto", "stacked", "branches"])
+def test_client_by_client_with_one_warning_is_the_last_resort(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says why the work could not be stacked, where both ways have failed."""
+
+    def fails(*arguments: Any) -> Any:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(Branches, "_each", fails)
+    why = "IndexError: out of range" if way == "branches" else "RuntimeError: vmap"
+    with pytest.warns(RuntimeWarning, match=f"The work 'sgd' runs client by client: {why}") as caught:
+        result = run({"name": "batched", "device": "cpu", "way": way})
+    assert len(caught) == 1
+    assert vector(result).equal(vector(run("local")))
+    assert "choices" not in result.summary
+
+
+def test_an_unknown_way_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"engine\.way"):
+        run({"name": "batched", "way": "sideways"})

@@ -1,0 +1,149 @@
+"""Verdicts by rule, and statistics against hand-computed values and scipy's own tests."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from polyfed.reproduce.claims import judge, tau, together
+from polyfed.reproduce.item import Claim, Grid, Item, Measure, Minutes, Row
+from polyfed.reproduce.record import Figures, Record
+
+Rows = dict[str, list[float | None]]
+
+
+def item_with(rows: Rows, claim: dict[str, Any], **measure: Any) -> tuple[Item, Claim]:
+    about = {"name": "m", "title": "m", "of": "mean.loss", "better": "higher", **measure}
+    made = Claim(text="It is so.", measures=["m"], **claim)
+    grid = Grid(name="g", rows=[Row(label=label) for label in rows])
+    times = Minutes(quick=1, full=1, gpu=1)
+    item = Item(
+        title="t", where="w", shows="s", minutes=times, grids=[grid], measures=[Measure(**about)], claims=[made]
+    )
+    return item, made
+
+
+def judged(rows: Rows, measure: dict[str, Any] | None = None, /, **claim: Any) -> Any:
+    item, made = item_with(rows, claim, **(measure or {}))
+    cells = [
+        Figures("g", label, seed, {"m": value}, rounds=50)
+        for label, values in rows.items()
+        for seed, value in enumerate(values)
+    ]
+    return judge(item, made, Record("p", "i", "full", len(cells), cells=cells))
+
+
+A: list[float | None] = [3.0, 4.0, 5.0, 5.0]
+B: list[float | None] = [1.0, 3.0, 2.0, 4.0]
+
+
+def test_greater_is_a_paired_t_test() -> None:
+    found = judged({"a": A, "b": B}, kind="greater", row="a", than=["b"])
+    (part,) = found.parts
+    # differences 2, 1, 3, 1: mean 1.75, standard deviation sqrt(11/12), t = 1.75 / (0.9574 / 2) = 3.656
+    assert part.statistic == "t(3) = 3.66"
+    assert part.effect == pytest.approx(1.75 / math.sqrt(11 / 12))
+    assert part.p == pytest.approx(stats.ttest_rel(A, B, alternative="greater").pvalue)
+    assert (found.verdict, part.verdict) == ("seen", "seen")
+    assert judged({"a": A, "b": B}, kind="smaller", row="a", than=["b"]).verdict == "not seen"
+    assert judged({"a": A, "b": B}, kind="greater", row="a", than=["b"], margin=1.5).verdict == "in part"
+    assert judged({"a": A, "b": B}, kind="greater", row="a", than=["b"], margin=2.0).verdict == "not seen"
+
+
+def test_two_seeds_allow_no_test() -> None:
+    found = judged({"a": A[:2], "b": B[:2]}, kind="greater", row="a", than=["b"])
+    assert (found.verdict, found.parts[0].p) == ("in part", None)
+    assert judged({"a": B[:2], "b": A[:2]}, kind="greater", row="a", than=["b"]).verdict == "not seen"
+
+
+def test_seeds_that_differ_are_compared_by_welch() -> None:
+    item, claim = item_with({"a": A, "b": B}, {"kind": "greater", "row": "a", "than": ["b"]})
+    cells = [Figures("g", "a", seed, {"m": value}) for seed, value in enumerate(A)]
+    cells += [Figures("g", "b", 10 + seed, {"m": value}) for seed, value in enumerate(B)]
+    (part,) = judge(item, claim, Record("p", "i", "full", 8, cells=cells)).parts
+    assert part.p == pytest.approx(stats.ttest_ind(A, B, equal_var=False, alternative="greater").pvalue)
+
+
+def test_p_values_are_corrected_over_the_parts() -> None:
+    rows: Rows = {"a": A, "b": B, "c": B}
+    alone = judged(rows, kind="greater", row="a", than=["b"]).parts[0].p
+    found = judged(rows, kind="greater", row="a", than=["b", "c"])
+    assert [part.p for part in found.parts] == pytest.approx([2 * alone, 2 * alone])
+
+
+def test_level_is_two_one_sided_tests() -> None:
+    near: list[float | None] = [1.1, 2.9, 2.1, 3.9]
+    found = judged({"a": near, "b": B}, kind="level", row="a", than=["b"], margin=0.5)
+    d = [x - y for x, y in zip(near, B, strict=True) if x is not None and y is not None]
+    low, high = stats.ttest_1samp(d, -0.5, alternative="greater"), stats.ttest_1samp(d, 0.5, alternative="less")
+    assert found.parts[0].p == pytest.approx(max(low.pvalue, high.pvalue))
+    assert found.verdict == "seen"
+    assert judged({"a": near, "b": B}, kind="level", row="a", than=["b"], margin=0.05).verdict == "in part"
+    assert judged({"a": A, "b": B}, kind="level", row="a", than=["b"], margin=0.5).verdict == "not seen"
+
+
+def test_ratio_has_an_interval_on_the_log_scale() -> None:
+    double: list[float | None] = [2.1, 5.9, 4.1, 8.0]
+    found = judged({"a": double, "b": B}, kind="ratio", row="a", than=["b"], low=1.8, high=2.2)
+    logs = [math.log(x / y) for x, y in zip(double, B, strict=True) if x and y]
+    ends = stats.t.interval(0.95, 3, sum(logs) / 4, stats.sem(logs))
+    assert found.parts[0].statistic.endswith(f"{math.exp(ends[0]):.3g} to {math.exp(ends[1]):.3g}")
+    assert found.verdict == "seen"
+    assert judged({"a": double, "b": B}, kind="ratio", row="a", than=["b"], low=1.99, high=2.2).verdict == "in part"
+    assert judged({"a": double, "b": B}, kind="ratio", row="a", than=["b"], low=3, high=4).verdict == "not seen"
+    assert (
+        judged({"a": [0.0, 1, 1], "b": B[:3]}, kind="ratio", row="a", than=["b"], low=0, high=4).verdict == "not seen"
+    )
+
+
+def test_within_looks_at_every_row() -> None:
+    rows: Rows = {"a": [1.0, 1.1, 0.9], "b": [2.0, 2.1, 1.9]}
+    assert judged(rows, kind="within", rows=["a"], low=0.5, high=1.5).verdict == "seen"
+    assert judged(rows, kind="within", rows=["a"], low=0.95, high=1.5).verdict == "in part"
+    assert judged(rows, kind="within", rows=["b"], low=0.5, high=1.5).verdict == "not seen"
+    assert judged(rows, kind="within", rows=["a", "b"], low=0.5, high=1.5).verdict == "in part"
+
+
+def test_order_and_trend_by_kendalls_tau() -> None:
+    assert tau([1, 2, 3]) == 1
+    assert tau([3, 2, 1]) == -1
+    assert tau([1, 3, 2]) == pytest.approx(1 / 3)
+    assert tau([1, 1]) == 0
+    rows: Rows = {"a": [1.0, 1.1, 0.9], "b": [2.0, 2.1, 1.9], "c": [3.0, 3.1, 2.9]}
+    assert judged(rows, kind="order", rows=["a", "b", "c"]).verdict == "seen"
+    assert judged(rows, kind="order", rows=["c", "b", "a"]).verdict == "not seen"
+    assert judged(rows, kind="order", rows=["a", "c", "b"]).verdict == "not seen"  # tau 1/3
+    assert judged(rows, kind="trend", rows=["a", "c", "b"], direction="rising").verdict == "seen"
+    assert judged(rows, kind="trend", rows=["a", "b", "c"], direction="falling").verdict == "not seen"
+
+
+def test_spread_is_an_f_test() -> None:
+    tight: list[float | None] = [1.0, 1.01, 0.99, 1.0]
+    found = judged({"a": tight, "b": B}, kind="spread", row="a", than=["b"])
+    ratio = (5 / 3) / (0.0002 / 3)  # of the variances
+    assert found.parts[0].p == pytest.approx(stats.f.sf(ratio, 3, 3))
+    assert found.verdict == "seen"
+    assert judged({"a": B, "b": tight}, kind="spread", row="a", than=["b"]).verdict == "not seen"
+    assert judged({"a": [1.0] * 4, "b": [2.0] * 4}, kind="spread", row="a", than=["b"]).verdict == "not seen"
+
+
+def test_a_target_that_is_not_reached_counts_as_the_last_round() -> None:
+    reach = {"take": "reach", "target": 0.5, "better": "lower"}
+    found = judged({"a": [9.0, 10, 11], "b": [None, 40, None]}, reach, kind="smaller", row="a", than=["b"])
+    assert found.parts[0].what == "m: a 10.00, b 46.67"
+    assert found.verdict == "seen"
+
+
+def test_what_was_not_run_is_said() -> None:
+    assert judged({"a": A, "b": []}, kind="greater", row="a", than=["b"]).verdict == "not run"
+    assert judged({"a": [], "b": []}, kind="greater", row="a", than=["b"]).verdict == "not run"
+
+
+def test_verdicts_together() -> None:
+    assert together(["seen", "seen"]) == "seen"
+    assert together(["not seen", "not seen"]) == "not seen"
+    assert together(["seen", "not seen"]) == together(["in part"]) == "in part"
+    assert together(["seen", "not run"]) == together([]) == "not run"

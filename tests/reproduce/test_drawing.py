@@ -1,0 +1,79 @@
+"""Every kind of drawing has the record's figures in it, and can be painted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyfed.report.drawing import draw
+from polyfed.reproduce.drawing import figures_of
+from polyfed.reproduce.item import Claim, Draw, Grid, Item, Measure, Minutes, Row
+from polyfed.reproduce.record import Curve, Figures, Record
+
+MEASURES = [Measure(name=name, title=f"the {name}", of="mean.loss", better="lower") for name in ("a", "b", "c")]
+CLAIM = Claim(text="So.", kind="order", measures=["a"], rows=["one", "two"])
+
+
+def item_with(grids: int, **about: Any) -> Item:
+    rows = [Row(label="one", series="s", x=1), Row(label="two", series="s", x=2)]
+    made = [Grid(name=f"g{i}", title=f"grid {i}", rows=rows) for i in range(grids)]
+    return Item(
+        paper="p", name="fig1", title="t", where="Figure 1", shows="It.", minutes=Minutes(quick=1, full=1, gpu=1),
+        grids=made, measures=MEASURES, claims=[CLAIM], draw=[Draw(**about)],
+    )  # fmt: skip
+
+
+def record_of(item: Item) -> Record:
+    cells = [
+        Figures(grid.name, row.label, seed, {"a": i + 1 + seed, "b": 10.0 * (i + 1), "c": 5.0})
+        for grid in item.grids
+        for i, row in enumerate(grid.rows)
+        for seed in range(2)
+    ]
+    curves = [
+        Curve(grid.name, row.label, of, "", "round", [1, 2, 3], [3.0, 2.0, 1.0], [0.1, 0.1, 2.0])
+        for grid in item.grids
+        for row in grid.rows
+        for of in ("mean.loss", "x.loss")
+    ]
+    return Record("p", "fig1", "full", len(cells), cells=cells, curves=curves)
+
+
+@pytest.mark.parametrize("grids", [1, 2])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"kind": "curves", "of": ["mean.loss", "x.loss"], "log_y": True},
+        {"kind": "curves", "of": ["mean.loss"]},
+        {"kind": "lines", "measures": ["a", "b"], "log_x": True},
+        {"kind": "bars", "measures": ["a", "b"]},
+        {"kind": "dots", "measures": ["a"]},
+        {"kind": "scatter", "measures": ["a", "b"]},
+        {"kind": "radar", "measures": ["a", "b", "c"]},
+    ],
+    ids=lambda about: f"{about['kind']}-{len(about.get('of', about.get('measures')))}",
+)
+def test_each_kind_is_painted(about: dict[str, Any], grids: int) -> None:
+    item = item_with(grids, **about)
+    (figure,) = figures_of(item, record_of(item))
+    assert figure.key == "fig1"
+    assert {one.name for one in figure.series} == ({"s"} if about["kind"] == "lines" else {"one", "two"})
+    assert len(figure.panels) != 1
+    assert draw(figure) is not None
+
+
+def test_numbers_are_the_records() -> None:
+    item = item_with(1, kind="lines", measures=["a"])
+    (figure,) = figures_of(item, record_of(item))
+    np.testing.assert_allclose(figure.series[0].y, [1.5, 2.5])
+    np.testing.assert_allclose(figure.series[0].high - figure.series[0].y, [np.sqrt(0.5)] * 2)
+    item = item_with(1, kind="curves", of=["mean.loss"], log_y=True)
+    (figure,) = figures_of(item, record_of(item))
+    np.testing.assert_allclose(figure.series[0].low, [2.9, 1.9, 0.1])  # no band below 0 on a logarithmic axis
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    item = item_with(1, kind="bars", measures=["a"])
+    assert figures_of(item, Record("p", "fig1", "full", 4)) == []

@@ -1,0 +1,93 @@
+"""The pages of docs/results are what the script makes of the records, to the letter; records fit their items."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from made_papers import use_made_papers
+from polyfed.reproduce.drawing import figures_of
+from polyfed.reproduce.item import chosen, items, papers
+from polyfed.reproduce.page import state_of
+from polyfed.reproduce.record import known, read_record, record_path, shipped
+from polyfed.reproduce.running import How, run_item
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "results"
+
+
+def script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"a_script_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def linked() -> Iterator[str]:
+    for path in sorted(PAGES.glob("*.md")):
+        yield from re.findall(r"\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
+
+
+def test_pages_are_made_from_records_alone(tmp_path: Path) -> None:
+    script(ROOT / "tools" / "results.py").write(tmp_path / "results")
+    made = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "results").iterdir()}
+    kept = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
+    assert made == kept, "python tools/results.py writes the pages again"
+    assert {f"{name}.md" for name in papers() if items(name)} | {"index.md"} == kept.keys()
+
+
+def test_records_and_pages_are_small() -> None:
+    files = [*shipped().glob("*/*.json"), *PAGES.glob("*.md")]
+    assert sum(path.stat().st_size for path in files) <= 2_000_000
+
+
+def test_every_record_is_of_an_item() -> None:
+    every = {record_path(shipped(), item, mode): item for item in chosen("") for mode in ("full", "quick")}
+    found = sorted(shipped().glob("*/*.json"))
+    assert set(found) <= every.keys()
+    for path in found:
+        item, record = every[path], read_record(path)
+        assert (record.paper, record.item, record.changes) == (item.paper, item.name, [])
+        assert state_of(item, record) in ("seen", "in part", "not seen", "not run")
+        labels = {(grid.name, row.label) for grid in item.grids for row in grid.rows}
+        assert {(cell.grid, cell.row) for cell in record.cells} <= labels
+        assert all(re.fullmatch(r"\d+ cores?|(one|\d+) [\w .-]+", made.machine) for made in record.made)
+
+
+def test_the_site_draws_what_pages_link() -> None:
+    drawn = {
+        f"figures/{item.paper}/{figure.key}.svg"
+        for item in chosen("")
+        if (record := known(item)) is not None
+        for figure in figures_of(item, record)
+    }
+    assert {*linked()} == drawn
+
+
+def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_made_papers(tmp_path / "papers", monkeypatch)
+    tool, extension = script(ROOT / "tools" / "results.py"), script(ROOT / "docs" / "_ext" / "polyfed_results.py")
+    records = tmp_path / "records"
+    monkeypatch.setattr("polyfed.reproduce.record.shipped", lambda: records)
+    for name in ("table1", "fig1"):
+        run_item(chosen(f"toy-paper/{name}")[0], How(quick=name == "table1", jobs=1))
+    tool.take(Path("runs/reproduce"), records)
+    assert sorted(path.name for path in records.glob("*/*.json")) == ["fig1.json", "table1-quick.json"]
+    tool.write(tmp_path / "docs" / "results")
+    page = (tmp_path / "docs" / "results" / "toy-paper.md").read_text()
+    index = (tmp_path / "docs" / "results" / "index.md").read_text()
+    assert "(figures/toy-paper/table1.svg)" in page
+    assert "| [Figure 1](toy-paper.md) | Powers rise with n. | seen | 3 |" in index
+    assert "| [Table 1](toy-paper.md) | Large steps end lower. | in part | 2, quick |" in index
+    assert "Of 2 claims: 1 seen, 1 seen in part, 0 not seen, 0 not run." in index
+    extension.draw_figures(SimpleNamespace(srcdir=tmp_path / "docs"))
+    assert {path.name for path in (tmp_path / "docs").glob("results/figures/toy-paper/*")} == {"fig1.svg", "table1.svg"}

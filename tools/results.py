@@ -1,0 +1,67 @@
+"""The pages of docs/results, from the items and records of polyfed.reproduce.
+
+python tools/results.py                         # writes the pages again
+python tools/results.py --take=runs/reproduce   # first takes over the records of local runs
+
+Figures are drawn when the site is built (docs/_ext/polyfed_results.py), from the same records.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from polyfed.reproduce.item import chosen, items, papers
+from polyfed.reproduce.page import write_pages
+from polyfed.reproduce.record import FILE, known, read_record, record_path
+from polyfed.reproduce.running import How, collect, folder_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "results"
+RECORDS = ROOT / "src" / "polyfed" / "reproduce" / "records"
+
+
+def main() -> None:
+    """Take records over, write the pages, and say how large all of it is."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--take", type=Path, help="the folder of local runs whose records are taken over")
+    asked = parser.parse_args()
+    if asked.take:
+        take(asked.take, RECORDS)
+    write(PAGES)
+    files = [*RECORDS.glob("*/*.json"), *PAGES.glob("*.md")]
+    print(f"{sum(path.stat().st_size for path in files) / 1000:.0f} kB of records and pages, at most 2000")
+
+
+def take(runs: Path, records: Path) -> None:
+    """Put the records of local runs in place, made anew from the runs; one with fewer cells replaces none with more.
+
+    Args:
+        runs: the folder of all items.
+        records: where records are kept.
+    """
+    for item in chosen(""):
+        for quick in (False, True):
+            how = How(quick=quick, out=runs)
+            if not (folder_of(item, how) / FILE).is_file():
+                continue
+            record, path = collect(item, how), record_path(records, item, how.mode)
+            before = len(read_record(path).cells) if path.is_file() else 0
+            if record.cells and len(record.cells) >= before:
+                record.write(path)
+                print(f"{path.relative_to(records)}: {len(record.cells)} of {record.wanted} cells")
+
+
+def write(folder: Path) -> None:
+    """All pages.
+
+    Args:
+        folder: where to.
+    """
+    every = {name: (paper, items(name)) for name, paper in papers().items()}
+    some = {name: pair for name, pair in every.items() if pair[1]}
+    write_pages(folder, some, {item.key: known(item) for _, found in some.values() for item in found})
+
+
+if __name__ == "__main__":
+    main()
