@@ -35,13 +35,21 @@ set = { rounds = 3 }
 [[grids]]
 name = "plain"
 seeds = 3
-rows = [{ label = "large", set.algorithm.lr = 0.5 }, { label = "small", set.algorithm.lr = 0.01 }]
+rows = [
+  { label = "large", set.algorithm.lr = 0.5 },
+  { label = "middle", set.algorithm.lr = 0.1 },
+  { label = "small", set.algorithm.lr = 0.01 },
+]
 
 [[grids]]
 name = "prox"
 seeds = 3
 set = { algorithm = { name = "fedprox", mu = 0.1 } }
-rows = [{ label = "large", set.algorithm.lr = 0.5 }, { label = "small", set.algorithm.lr = 0.01 }]
+rows = [
+  { label = "large", set.algorithm.lr = 0.5 },
+  { label = "middle", set.algorithm.lr = 0.1 },
+  { label = "small", set.algorithm.lr = 0.01 },
+]
 
 [[measures]]
 name = "loss"
@@ -59,7 +67,7 @@ values = { loss = [0.5, 0.1] }
 text = "Large steps end lower."
 kind = "order"
 measures = ["loss"]
-rows = ["large", "small"]
+rows = ["large", "middle", "small"]
 
 [[draw]]
 kind = "curves"

@@ -59,7 +59,7 @@ def test_an_item_is_run_and_its_state_follows() -> None:
     assert "in part (quick)" in cli().stdout
     again = cli("toy-paper/table1", "--quick", "--jobs", "1", "--json")
     assert json.loads(again.stdout.splitlines()[-1])["items"][0]["item"] == "toy-paper/table1"
-    assert again.stderr.count("done before") == 8
+    assert again.stderr.count("done before") == 12
 
 
 def test_no_time_packs_what_there_is_and_merge_takes_it_over() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from polyfed.reproduce.claims import judge, tau, together
+from polyfed.reproduce.claims import judge, kendall_p, tau, together
 from polyfed.reproduce.item import Claim, Grid, Item, Measure, Minutes, Row
 from polyfed.reproduce.record import Figures, Record
 
@@ -116,8 +116,29 @@ def test_order_and_trend_by_kendalls_tau() -> None:
     assert judged(rows, kind="order", rows=["a", "b", "c"]).verdict == "seen"
     assert judged(rows, kind="order", rows=["c", "b", "a"]).verdict == "not seen"
     assert judged(rows, kind="order", rows=["a", "c", "b"]).verdict == "not seen"  # tau 1/3
-    assert judged(rows, kind="trend", rows=["a", "c", "b"], direction="rising").verdict == "seen"
+    assert judged(rows, kind="trend", rows=["a", "b", "c"], direction="rising").verdict == "seen"
+    assert judged(rows, kind="trend", rows=["a", "c", "b"], direction="rising").verdict == "in part"
     assert judged(rows, kind="trend", rows=["a", "b", "c"], direction="falling").verdict == "not seen"
+
+
+def test_the_test_of_an_order_is_exact() -> None:
+    assert kendall_p([1.0] * 3, 2) == pytest.approx(1 / 8)  # two rows, three seeds: a coin that falls well three times
+    assert kendall_p([1.0, 1.0, -1.0], 2) == pytest.approx(4 / 8)
+    assert kendall_p([1.0] * 3, 3) == pytest.approx(1 / 6**3)
+    assert kendall_p([1 / 3], 3) == pytest.approx(3 / 6)  # two of three pairs: 2 orders, and the one of all three
+    assert kendall_p([-1.0] * 4, 4) == pytest.approx(1)
+    two: Rows = {"a": [1.0] * 3, "b": [2.0] * 3}
+    assert judged(two, kind="order", rows=["a", "b"]).verdict == "in part"  # three seeds are too few for two rows
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(3, "in part"), (5, "seen")])
+def test_the_same_difference_with_every_seed_is_no_proof_by_itself(seeds: int, verdict: str) -> None:
+    found = judged({"a": [2.0] * seeds, "b": [1.0] * seeds}, kind="greater", row="a", than=["b"])
+    assert (found.parts[0].p, found.verdict) == (0.5**seeds, verdict)
+    assert found.parts[0].statistic == "the same difference with every seed, sign test"
+    level = judged({"a": [2.0] * seeds, "b": [2.0] * seeds}, kind="level", row="a", than=["b"], margin=0.1)
+    assert level.verdict == verdict
+    assert judged({"a": [1.0] * 3, "b": [1.0] * 3}, kind="greater", row="a", than=["b"]).verdict == "not seen"
 
 
 def test_spread_is_an_f_test() -> None:
@@ -128,6 +149,7 @@ def test_spread_is_an_f_test() -> None:
     assert found.verdict == "seen"
     assert judged({"a": B, "b": tight}, kind="spread", row="a", than=["b"]).verdict == "not seen"
     assert judged({"a": [1.0] * 4, "b": [2.0] * 4}, kind="spread", row="a", than=["b"]).verdict == "not seen"
+    assert judged({"a": [1.0] * 4, "b": B}, kind="spread", row="a", than=["b"]).verdict == "in part"
 
 
 def test_a_target_that_is_not_reached_counts_as_the_last_round() -> None:

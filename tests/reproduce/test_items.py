@@ -80,7 +80,7 @@ def test_data_that_are_absent_are_named(place: Path) -> None:
         ('kind = "order"', 'kind = "greater"', "should have row, than and no more; found rows"),
         ('kind = "order"', 'kind = "larger"', "kind should be"),
         ('measures = ["loss"]', 'measures = ["los"]', "no measure 'los'. Did you mean 'loss'?"),
-        ('rows = ["large", "small"]', 'rows = ["large", "tiny"]', "no row 'tiny'"),
+        ('rows = ["large", "middle",', 'rows = ["large", "tiny",', "no row 'tiny'"),
         ('grid = "plain"', 'grid = "plane"', "no grid 'plane'. Did you mean 'plain'?"),
         ('label = "small"', 'label = "large"', "each row of plain should have a name of its own"),
         ('of = "mean.loss"\nbetter', "better", "the measure 'loss' should say what it is `of`"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -38,8 +39,6 @@ def reproduce(
 ) -> None:
     """Run a paper's figures and tables again, and show published beside measured. Called again, it goes on."""
     with errors_as_sentences():
-        import os
-
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # workers are forked, and may use the GPU
         from polyfed.reproduce.item import chosen
         from polyfed.reproduce.packing import merge_packs, write_pack

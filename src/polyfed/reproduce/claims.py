@@ -8,14 +8,17 @@ A claim is looked at part by part, for each of its measures, grids and rows that
 | level | row and `than` differ by at most `margin` | two one-sided paired t-tests | p < 0.05 | the means do |
 | ratio | row / than in [low, high] | 95 % interval of the mean log ratio | it lies inside | the ratio does |
 | within | every one of `rows` in [low, high] | 95 % interval of the mean | it lies inside | the mean does |
-| order | `rows` from the lowest to the highest | t-test of Kendall's tau by seed | p < 0.05, in order | tau >= 0.5 |
-| trend | `rows` rising or falling | t-test of Kendall's tau by seed | p < 0.05 | tau of the means > 0 |
+| near | every one of `rows` within `margin` of what is published | 95 % interval of the difference | inside | it is |
+| order | `rows` from lowest to highest | exact test of Kendall's S over seeds | p < 0.05, in order | tau >= 0.5 |
+| trend | `rows` rising or falling | exact test of Kendall's S over seeds | p < 0.05 | tau of the means > 0 |
 | spread | row varies less over seeds than each of `than` | one-sided F-test of variances | p < 0.05 | it is smaller |
 
 P-values are corrected by Holm over the parts of a claim. Fewer than three seeds allow no test: 'in part' is then the
-most. Rows whose seeds differ are compared by Welch's test. A target that was not reached counts as reached with the
-last round. A claim is seen if all its parts are, not seen if none is at least in part, else seen in part. `than` and
-`rows` may name rows of another grid as 'grid / row'.
+most. Where every seed has the same difference, a t-test would be certain of it however few they are: a sign test takes
+its place, which five seeds can pass. A row without any spread has no F-test, and is seen in part at most. Rows whose
+seeds differ are compared by Welch's test. A target that was not reached counts as reached with the last round. A claim
+is seen if all its parts are, not seen if none is at least in part, else seen in part. `than` and `rows` may name rows
+of another grid as 'grid / row'.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import fdtrc, stdtr, stdtrit
 
 from polyfed.reproduce.item import Claim, Item, Measure
@@ -114,6 +118,13 @@ class _Asked:
             found = {seed: ends[seed] if value is None else value for seed, value in found.items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
+    def published(self, row: str, grid: str) -> float | None:
+        """What the paper prints of a row."""
+        grid, row = self._place(row, grid)
+        told = [o.values.get(self.measure.name) for o in self.item.published if (o.row, o.grid or grid) == (row, grid)]
+        found = next((one for one in told if one is not None), None)
+        return found[0] if isinstance(found, list) else found
+
     def _place(self, row: str, grid: str) -> tuple[str, str]:
         first, slash, rest = row.partition(" / ")
         return (first, rest) if slash and first in {one.name for one in self.item.grids} else (grid, row)
@@ -143,6 +154,8 @@ def _parts(asked: _Asked) -> Iterator[Part]:
             for row in claim.rows:
                 if values := asked.values(row, grid):
                     yield replace(_within(asked, values), what=f"{asked.said(grid)}: {row} {_mean(asked, values)}")
+        elif claim.kind == "near":
+            yield from _near(asked, grid)
         else:
             yield from _ordered(asked, grid)
 
@@ -160,7 +173,7 @@ def _above(asked: _Asked, a: Values, b: Values) -> Part:
     right = sign * (_of(a) - _of(b)) > (asked.claim.margin or 0.0)
     if df is None:
         return Part("", "in part" if right else "not seen")
-    p = float(stdtr(df, -t))
+    p = _p(t, df, min(len(a), len(b)))
     return Part("", _word(right, p), p, effect, _t_text(t, df))
 
 
@@ -170,7 +183,7 @@ def _level(asked: _Asked, a: Values, b: Values) -> Part:
     (low, df, effect), (high, _, _) = _t(a, b, 1.0, -margin), _t(a, b, -1.0, -margin)
     if df is None:
         return Part("", "in part" if right else "not seen")
-    p = float(max(stdtr(df, -low), stdtr(df, -high)))
+    p = max(_p(one, df, min(len(a), len(b))) for one in (low, high))
     return Part("", _word(right, p), p, effect, f"two one-sided tests, {_t_text(min(low, high), df)}")
 
 
@@ -189,10 +202,11 @@ def _spread(asked: _Asked, a: Values, b: Values) -> Part:
     said = f"standard deviations {math.sqrt(va):.2g} and {math.sqrt(vb):.2g}"
     if min(len(a), len(b)) < FEWEST:
         return Part("", "in part" if va < vb else "not seen", statistic=said)
-    f = vb / va if va else math.inf if vb else 1.0
-    p = float(fdtrc(len(b) - 1, len(a) - 1, f)) if math.isfinite(f) else 0.0
-    text = f"F({len(b) - 1}, {len(a) - 1}) = {f:.3g}, {said}"
-    return Part("", _word(va < vb, p), p, math.sqrt(f) if math.isfinite(f) else None, text)
+    if va == 0:
+        return Part("", "in part" if vb > 0 else "not seen", statistic=said)
+    f = vb / va
+    p = float(fdtrc(len(b) - 1, len(a) - 1, f))
+    return Part("", _word(va < vb, p), p, math.sqrt(f), f"F({len(b) - 1}, {len(a) - 1}) = {f:.3g}, {said}")
 
 
 def _t(a: Values, b: Values, sign: float, margin: float) -> tuple[float, float | None, float | None]:
@@ -201,6 +215,7 @@ def _t(a: Values, b: Values, sign: float, margin: float) -> tuple[float, float |
     if len(seeds) >= FEWEST:
         d = np.array([sign * (a[seed] - b[seed]) - margin for seed in seeds])
         std = float(d.std(ddof=1))
+        std = 0.0 if std <= 1e-12 * float(np.abs(d).max()) else std  # but for rounding
         return _over(float(d.mean()), std / math.sqrt(len(d))), len(d) - 1, _effect(d.mean() + margin, std)
     if min(len(a), len(b)) < FEWEST:
         return 0.0, None, None
@@ -226,9 +241,13 @@ def _effect(mean: float, std: float) -> float | None:
     return float(mean) / std if std else None
 
 
+def _p(t: float, df: float, seeds: int) -> float:
+    """One-sided; of the same difference with every seed, that of a sign test."""
+    return float(stdtr(df, -t)) if math.isfinite(t) else 0.5**seeds if t > 0 else 1.0
+
+
 def _t_text(t: float, df: float) -> str:
-    shown = f"{t:.2f}" if math.isfinite(t) else "infinite, as no seed differs"
-    return f"t({df:.3g}) = {shown}"
+    return f"t({df:.3g}) = {t:.2f}" if math.isfinite(t) else "the same difference with every seed, sign test"
 
 
 def _word(right: bool, p: float) -> Word:
@@ -240,6 +259,18 @@ def _word(right: bool, p: float) -> Word:
 
 def _within(asked: _Asked, values: Values) -> Part:
     return _inside(values, asked.claim, "mean", lambda value: value)
+
+
+def _near(asked: _Asked, grid: str) -> Iterator[Part]:
+    """Rows against what the paper prints of them; those without a published value say nothing."""
+    margin = asked.claim.margin or 0.0
+    bounds = asked.claim.model_copy(update={"low": -margin, "high": margin})
+    for row in asked.claim.rows:
+        values, told = asked.values(row, grid), asked.published(row, grid)
+        if values and told is not None:
+            off = {seed: value - told for seed, value in values.items()}
+            what = f"{asked.said(grid)}: {row} {_mean(asked, values)}, published {told:g}"
+            yield replace(_inside(off, bounds, "difference", lambda value: value), what=what)
 
 
 def _inside(values: Values, claim: Claim, called: str, undo: Callable[[float], float]) -> Part:
@@ -278,12 +309,27 @@ def _ordered(asked: _Asked, grid: str) -> Iterator[Part]:
     if len(taus) < FEWEST:
         yield Part(what, "in part" if some else "not seen", statistic=said)
         return
-    std = float(taus.std(ddof=1))
-    t = _over(float(taus.mean()), std / math.sqrt(len(taus)))
-    p = float(stdtr(len(taus) - 1, -t))
+    p = kendall_p(taus, len(rows))
     word: Word = "seen" if whole and p < ALPHA else "in part" if some else "not seen"
-    text = f"{said}, over seeds {taus.mean():.2f}, {_t_text(t, len(taus) - 1)}"
-    yield Part(what, word, p, float(taus.mean()), text)
+    yield Part(what, word, p, float(taus.mean()), f"{said}, exact test over {len(taus)} seeds")
+
+
+def kendall_p(taus: Sequence[float] | NDArray[np.float64], rows: int) -> float:
+    """How often taus of so many seeds add up to as much, where all orders of the rows are as likely in each.
+
+    Args:
+        taus: one for each seed.
+        rows: how many are in order.
+    """
+    pairs = rows * (rows - 1) // 2
+    ways = np.ones(1)  # by the number of pairs in order: of 1 row, then of one more each time
+    for k in range(2, rows + 1):
+        ways = np.convolve(ways, np.ones(k)) / k
+    every = np.ones(1)
+    for _ in taus:
+        every = np.convolve(every, ways)
+    in_order = sum((float(one) + 1) / 2 * pairs for one in taus)  # ties count as half
+    return float(every[math.ceil(in_order - 1e-9) :].sum())
 
 
 def tau(values: Sequence[float]) -> float:

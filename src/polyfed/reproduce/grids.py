@@ -14,13 +14,15 @@ from polyfed.core.settings import Settings
 from polyfed.data.store import needs
 from polyfed.experiment.reading import override, read
 from polyfed.reproduce.item import Grid, Item, Row
-from polyfed.study.cells import Cell, make_cell
+from polyfed.study.cells import make_cell
 from polyfed.study.grid import Grid as Cells
 from polyfed.study.grid import as_text
 
 
 def rows_of(grid: Grid, quick: bool) -> list[Row]:
     """The rows that are run."""
+    if quick and grid.quick.skip:
+        return []
     return [row for row in grid.rows if not quick or not grid.quick.rows or row.label in grid.quick.rows]
 
 
@@ -116,6 +118,3 @@ def _merge(settings: Settings, more: Mapping[str, Any]) -> None:
 def _once(notes: list[str], text: str) -> None:
     if text not in notes:
         notes.append(text)
-
-
-__all__ = ["Cell", "Cells", "cells_of", "driven", "flat", "missing_data", "rows_of", "seeds_of", "settings_of"]

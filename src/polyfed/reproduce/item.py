@@ -35,11 +35,15 @@ class Minutes(Table):
 
 
 class Quick(Table):
-    """What is smaller with --quick. seeds: how many; set: changed settings; rows: labels that stay, all if empty."""
+    """What is smaller with --quick. seeds: how many; set: changed settings; rows: labels that stay, all if empty.
+
+    skip: whether a grid is left out.
+    """
 
     seeds: Annotated[int, Field(ge=1)] | None = None
     set: Settings = Field(default_factory=dict)
     rows: list[str] = Field(default_factory=list)
+    skip: bool = False
 
 
 class Row(Table):
@@ -66,10 +70,11 @@ class Grid(Table):
 class Measure(Table):
     """A figure of each cell.
 
-    name: what claims, published values and texts call it; of: 'left.accuracy', 'mean.loss', 'worst.accuracy' or a path
-    in a line of metrics; split: 'train', 'valid' or 'test' of evaluate.splits, '' for the run's own; take: the mean of
-    the `last` evaluations, the best one, or what it costs to reach the target; cost: in what; scale: a factor, or
-    'log10'; digits: after the point. With a driver, `name` alone counts: it gives the value.
+    name: what claims, published values and texts call it; of: 'left.accuracy', 'mean.loss', 'worst.accuracy',
+    'first.loss' (of the objective that comes first; or 'second') or a path in a line of metrics; split: 'train', 'valid'
+    or 'test' of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what
+    it costs to reach the target; cost: in what; limit: evaluations count until so much of the cost is spent, all if not
+    given; scale: a factor, or 'log10'; digits: after the point. With a driver, `name` alone counts: it gives the value.
     """
 
     name: Name
@@ -81,6 +86,8 @@ class Measure(Table):
     target: float | None = None
     quick_target: float | None = None
     cost: Cost = "rounds"
+    limit: Annotated[float, Field(gt=0)] | None = None
+    quick_limit: Annotated[float, Field(gt=0)] | None = None
     better: Literal["higher", "lower"]
     scale: float | Literal["log10"] = 1.0
     digits: Annotated[int, Field(ge=0, le=8)] = 2
@@ -100,11 +107,11 @@ class Published(Table):
     values: dict[str, float | list[float]]
 
 
-Kind = Literal["greater", "smaller", "level", "ratio", "within", "order", "trend", "spread"]
+Kind = Literal["greater", "smaller", "level", "ratio", "within", "near", "order", "trend", "spread"]
 NEEDS: dict[str, tuple[str, ...]] = {
     "greater": ("row", "than"), "smaller": ("row", "than"), "level": ("row", "than", "margin"),
-    "ratio": ("row", "than", "low", "high"), "within": ("rows", "low", "high"), "order": ("rows",),
-    "trend": ("rows", "direction"), "spread": ("row", "than"),
+    "ratio": ("row", "than", "low", "high"), "within": ("rows", "low", "high"),
+    "near": ("rows", "margin"), "order": ("rows",), "trend": ("rows", "direction"), "spread": ("row", "than"),
 }  # fmt: skip
 
 

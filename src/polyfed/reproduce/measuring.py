@@ -11,6 +11,7 @@ from polyfed.reproduce.item import Measure
 
 Line = Mapping[str, Any]
 OVER = ("mean", "worst", "best")  # of all objectives that have the metric
+PLACES = {"first": 0, "second": 1}  # of the objective at that place
 CLOCKS = ("round", "bytes_up", "seconds", "simulated_seconds")
 
 
@@ -32,6 +33,11 @@ def value_of(measure: Measure, lines: Sequence[Line], quick: bool = False) -> fl
     points = list(points_of(measure.of, measure.split, measure.better, lines))
     if not points:
         raise BadInput(f"No evaluation has {shown(measure.of)}.{nearest(measure.of, known(lines))}")
+    limit = measure.quick_limit if quick and measure.quick_limit is not None else measure.limit
+    if limit is not None:
+        points = [point for point in points if point.spent[_clock(measure)] <= limit]
+    if not points:
+        return None
     if measure.take == "reach":
         target = measure.quick_target if quick and measure.quick_target is not None else measure.target
         return _reached(points, measure, math.nan if target is None else target)
@@ -42,11 +48,14 @@ def value_of(measure: Measure, lines: Sequence[Line], quick: bool = False) -> fl
 
 
 def _reached(points: Iterable[Point], measure: Measure, target: float) -> float | None:
-    key = "round" if measure.cost == "rounds" else measure.cost
     for spent, value in points:
         if value >= target if measure.better == "higher" else value <= target:
-            return _scaled(spent[key], measure.scale)
+            return _scaled(spent[_clock(measure)], measure.scale)
     return None
+
+
+def _clock(measure: Measure) -> str:
+    return "round" if measure.cost == "rounds" else measure.cost
 
 
 def scaled(values: Iterable[float], scale: Any) -> list[float]:
@@ -64,7 +73,7 @@ def points_of(of: str, split: str, better: str, lines: Iterable[Line]) -> Iterat
     """Every evaluation that has a value.
 
     Args:
-        of: an objective and a metric, 'mean', 'worst' or 'best' and a metric, or a path in a line.
+        of: an objective and a metric, 'mean', 'worst', 'best', 'first' or 'second' and a metric, or a path in a line.
         split: whose rows; '' for the run's own.
         better: 'higher' or 'lower', which says what is worst.
         lines: the run's metrics.
@@ -85,6 +94,8 @@ def find(of: str, split: str, better: str, line: Line) -> float | None:
     whose, _, metric = of.rpartition(".")
     if whose in table:
         return _number(table[whose].get(metric))
+    if whose in PLACES and len(table) > PLACES[whose]:
+        return _number(list(table.values())[PLACES[whose]].get(metric))
     if whose in OVER:
         values = [_number(row.get(metric)) for row in table.values()]
         there = [value for value in values if value is not None]

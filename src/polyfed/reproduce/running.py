@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from polyfed import __version__
 from polyfed.core.errors import BadInput, Interrupted
@@ -85,22 +87,30 @@ def _run_grid(item: Item, grid: Grid, how: How) -> list[Failed]:
     out = folder_of(item, how) / grid.name
     if grid.driver:
         every = driven_cells(item, grid, how.quick)
-        jobs = how.jobs or default_jobs([{}], len(every))
+        jobs = _jobs(how) or default_jobs([{}], len(every))
         try:
             failed = drive(driver_of(item, grid), every, out, jobs, how.until)
         finally:
             _sign(out / cell.name for cell in every)
         return [Failed(grid.name, cell.row, cell.seed, failed[cell.name]) for cell in every if cell.name in failed]
     cells = cells_of(item, grid, how.quick, how.changes)
+    if not cells.cells:
+        return []
     _borrow(cells.cells, out, how.out / item.paper)
     name = f"{item.paper}-{item.name}"
     try:
-        told = compare_grid(cells, name=name, out=out, jobs=how.jobs, until=how.until, progress=how.progress)
+        told = compare_grid(cells, name=name, out=out, jobs=_jobs(how), until=how.until, progress=how.progress)
     finally:
         _sign(out / cell.name for cell in cells.cells)
     return [
         Failed(grid.name, one["row"], one["seed"], one["why"]) for one in told.about["cells"] if one["state"] != "done"
     ]
+
+
+def _jobs(how: How) -> int | None:
+    """As asked; 1 once this process has begun CUDA, which none of its children could use."""
+    begun: Callable[[], bool] = torch.cuda.is_initialized
+    return 1 if begun() else how.jobs
 
 
 def _borrow(cells: Iterable[Cell], out: Path, paper: Path) -> None:
@@ -205,7 +215,7 @@ def _of_run(item: Item, grid: Grid, cell: Cell, path: Path, quick: bool) -> tupl
     drawn: Drawn = {}
     for draw in _curves(item, grid):
         for of in draw.of:
-            points = list(points_of(of, draw.split, "lower", lines))
+            points = list(points_of(of, draw.split, _better(item, of), lines))
             drawn[of, draw.split, draw.x] = ([p.spent[draw.x] for p in points], [p.value for p in points])
     took = {key: summary.get(key) for key in ("rounds", "bytes_up", "seconds")}
     return Figures(grid.name, cell.row, cell.seed, values, **took), drawn
@@ -222,6 +232,12 @@ def _of_driver(item: Item, grid: Grid, cell: Driven, path: Path) -> tuple[Figure
                 drawn[of, draw.split, draw.x] = (curve["x"][draw.x], curve["y"])
     took = {key: found.get(key) for key in ("rounds", "bytes_up", "seconds")}
     return Figures(grid.name, cell.row, cell.seed, values, **took), drawn
+
+
+def _better(item: Item, of: str) -> str:
+    """Which way is better, as a measure of the same metric says: it decides which objective is the worst."""
+    metric = of.rpartition(".")[2]
+    return next((one.better for one in item.measures if one.of.rpartition(".")[2] == metric), "lower")
 
 
 def _curves(item: Item, grid: Grid) -> list[Draw]:

@@ -6,6 +6,7 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +19,7 @@ from torch._functorch import config
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from polyfed.core.cachefolder import cache
 from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
 from polyfed.core.structure import arguments, leaves, mapped
@@ -32,14 +34,6 @@ from polyfed.engines.batched.kernels.wide import replace_wide
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
-    def attention(self) -> AbstractContextManager[None]:
-        """Around programs: attention has a stacked form of its own."""
-        return stacked_attention()
-
-    def eager(self) -> AbstractContextManager[None]:
-        """Around a module that is not compiled."""
-        return _as_compiled()
-
     def __init__(self, problem: Problem, device: torch.device, compiled: bool, blanks: Mapping[str, Tensor]) -> None:
         """blanks: of objectives that some client lacks, a label."""
         self.problem, self.device, self._blanks = problem, device, blanks
@@ -53,6 +47,14 @@ class Stacked:
         self._fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
         self._eager = nullcontext if compiled else self.eager
         self._shapes: list[tuple[TreeSpec, tuple[Callable[..., Any], ...]]] = []
+
+    def attention(self) -> AbstractContextManager[None]:
+        """Around programs: attention has a stacked form of its own."""
+        return stacked_attention()
+
+    def eager(self) -> AbstractContextManager[None]:
+        """Around a module that is not compiled."""
+        return _as_compiled()
 
     def _replace(self) -> None:
         """Layers become those that have a stacked form of their own."""
@@ -130,16 +132,16 @@ class Stacked:
 
     # a loss depends on its own client's parameters alone: the gradient of the sum over clients holds that of each
 
-    def _grads(
-        self, spec: TreeSpec, x: Tensor, omega: Tensor, buffers: Tensor, *batch: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _grads(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, omega, buffers, *batch = tensors
         with _backwards():
             x = x.detach().requires_grad_()
             losses, after = self._programs(spec)[0](x, buffers, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
         return g, losses.detach(), after.detach()
 
-    def _jacobians(self, spec: TreeSpec, x: Tensor, buffers: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _jacobians(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, buffers, *batch = tensors
         with _backwards():
             x = x.detach().requires_grad_()
             losses, after = self._programs(spec)[0](x, buffers, *batch)
@@ -248,7 +250,11 @@ def _as_compiled() -> Iterator[None]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Inside, code may be compiled again for another engine or cohort size, 256 times, and comes without advice."""
+    """Inside, code may be compiled again for another engine or cohort size, 256 times, and comes without advice.
+
+    What has been compiled is kept for later runs, where the user has not said where.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache() / "compiled"))
     import torch._dynamo  # takes a second, where nothing else needs it
 
     with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256):

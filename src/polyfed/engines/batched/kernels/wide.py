@@ -60,10 +60,14 @@ def _nearest(x: Tensor) -> Tensor:
     """The nearest TF32 number, where products are of those: the tensor cores would cut the last 13 bits off."""
     if not (x.is_cuda and x.dtype == torch.float32 and torch.backends.cudnn.allow_tf32):
         return x
-    y = x.detach()
-    near = (y.view(torch.int32) + 0x1000).view(torch.float32)
-    near = torch.where(y.abs() < torch.inf, near.view(torch.int32).bitwise_and(-0x2000).view(torch.float32), y)
-    return x + (near - y).nan_to_num()  # as a sum, so that its gradient is 1
+    return x + short_of(x.detach())  # as a sum, so that its gradient is 1
+
+
+def short_of(x: Tensor) -> Tensor:
+    """What a number lacks to the nearest one of 11 bits (Dekker's splitting); nothing where it is too large."""
+    larger = x * 8193.0  # 2^13 + 1
+    near = larger - (larger - x)
+    return torch.where(near.abs() < torch.inf, near - x, 0.0)
 
 
 # operators: x (clients, rows, height, width, channels) padded, w (clients, out, kh, kw, channels)

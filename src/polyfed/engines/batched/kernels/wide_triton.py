@@ -15,7 +15,9 @@ PROGRAMS = 512  # enough to fill a chip
 
 
 @triton.jit
-def _rows(position, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, S: tl.constexpr):
+def _rows(
+    position, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, C: tl.constexpr, S: tl.constexpr
+):
     """Where the windows of positions begin."""
     image, place = position // (OH * OW), position % (OH * OW)
     return image * (H * W * C) + (place // OW) * (S * W * C) + (place % OW) * (S * C)
