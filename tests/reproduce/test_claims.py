@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from polyfed.reproduce.claims import judge, kendall_p, tau, together
-from polyfed.reproduce.item import Claim, Grid, Item, Measure, Minutes, Row
+from polyfed.reproduce.item import Claim, Grid, Item, Measure, Minutes, Published, Row
 from polyfed.reproduce.record import Figures, Record
 
 Rows = dict[str, list[float | None]]
@@ -105,6 +105,17 @@ def test_within_looks_at_every_row() -> None:
     assert judged(rows, kind="within", rows=["a"], low=0.95, high=1.5).verdict == "in part"
     assert judged(rows, kind="within", rows=["b"], low=0.5, high=1.5).verdict == "not seen"
     assert judged(rows, kind="within", rows=["a", "b"], low=0.5, high=1.5).verdict == "in part"
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(0.5, "seen"), (0.15, "in part"), (0.05, "not seen")])
+def test_near_is_about_what_is_published(margin: float, verdict: str) -> None:
+    rows: Rows = {"a": [1.0, 1.1, 0.9], "b": [2.0, 2.1, 1.9]}
+    item, claim = item_with(rows, {"kind": "near", "rows": ["a", "b"], "margin": margin})
+    item.published = [Published(row="a", grid="g", values={"m": [1.1, 0.2]})]
+    cells = [Figures("g", label, seed, {"m": v}) for label, values in rows.items() for seed, v in enumerate(values)]
+    found = judge(item, claim, Record("p", "i", "full", len(cells), cells=cells))
+    assert found.verdict == verdict
+    assert [part.what for part in found.parts] == ["m: a 1.00, published 1.1"]  # of b, nothing is
 
 
 def test_order_and_trend_by_kendalls_tau() -> None:

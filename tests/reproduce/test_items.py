@@ -20,6 +20,7 @@ from polyfed.reproduce.grids import cells_of, missing_data
 from polyfed.reproduce.item import Item, chosen, items, papers, read_item
 from polyfed.reproduce.page import item_text
 from polyfed.reproduce.record import known
+from polyfed.reproduce.running import How, run_item
 
 EVERY = chosen("")
 
@@ -72,6 +73,16 @@ def test_data_that_are_absent_are_named(place: Path) -> None:
     assert missing_data(item) == ["multimnist"]
     assert missing_data(chosen("many-models/fig3")[0]) == []
     assert not place.exists()
+
+
+def test_a_quick_run_may_leave_a_grid_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = use_made_papers(tmp_path / "papers", monkeypatch) / "table1.toml"
+    path.write_text(path.read_text().replace('name = "prox"\n', 'name = "prox"\nquick.skip = true\n'))
+    item = read_item(path)
+    assert cells_of(item, item.grid("prox"), quick=True).cells == []
+    record = run_item(item, How(quick=True, jobs=1, out=tmp_path))
+    assert {cell.grid for cell in record.cells} == {"plain"}
+    assert record.whole
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ def test_what_is_found() -> None:
     assert value("worst.accuracy", better="higher") == pytest.approx(0.25)
     assert value("a.loss", split="train") == pytest.approx(0.1)
     assert value("a.loss", split="test") == pytest.approx(0.2)
+    assert value("first.loss") == pytest.approx(0.2)
+    assert value("second.accuracy") == pytest.approx(0.25)
     assert value("primal") == pytest.approx(20)
     assert value("clients.a.accuracy.std") == pytest.approx(0.05)
 
@@ -55,6 +57,16 @@ def test_what_is_taken() -> None:
 def test_what_a_target_costs(cost: str, spent: float) -> None:
     assert value("a.loss", take="reach", target=0.34, cost=cost) == spent
     assert value("a.loss", take="reach", target=0.01, cost=cost) is None
+
+
+def test_evaluations_count_until_a_limit() -> None:
+    assert value("a.loss", limit=4) == pytest.approx(1 / 3)
+    assert value("a.loss", limit=4, last=2) == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert value("a.loss", limit=25, cost="bytes_up") == pytest.approx(1 / 2)
+    assert value("a.loss", limit=0.5) is None
+    about: dict[str, Any] = {"name": "m", "title": "m", "of": "a.loss", "better": "lower"}
+    assert value_of(Measure(**about, limit=4, quick_limit=1), LINES, quick=True) == 1
+    assert value_of(Measure(**about, last=2, quick_last=1), LINES, quick=True) == pytest.approx(0.2)
 
 
 def test_a_quick_run_has_its_own_target() -> None:

@@ -92,6 +92,8 @@ def _curves(page: _Page) -> Figure | None:
 
 def _curve(page: _Page, curve: Curve, panel: str) -> Series:
     mean, std = numbers(curve.mean), numbers(curve.std)
+    if page.draw.spread:
+        mean, std = std, np.zeros_like(std)
     low = np.maximum(mean - std, mean / 10) if page.draw.log_y else mean - std
     band = (low, mean + std) if std.any() else (NONE, NONE)
     x = {curve.clock: numbers(curve.x)}

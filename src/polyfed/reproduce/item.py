@@ -71,8 +71,8 @@ class Measure(Table):
     """A figure of each cell.
 
     name: what claims, published values and texts call it; of: 'left.accuracy', 'mean.loss', 'worst.accuracy',
-    'first.loss' (of the objective that comes first; or 'second') or a path in a line of metrics; split: 'train', 'valid'
-    or 'test' of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what
+    'first.loss' (the first objective's; or 'second') or a path in a line of metrics; split: 'train', 'valid' or 'test'
+    of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what
     it costs to reach the target; cost: in what; limit: evaluations count until so much of the cost is spent, all if not
     given; scale: a factor, or 'log10'; digits: after the point. With a driver, `name` alone counts: it gives the value.
     """
@@ -83,6 +83,7 @@ class Measure(Table):
     split: Literal["", "train", "valid", "test"] = ""
     take: Literal["last", "best", "reach"] = "last"
     last: Annotated[int, Field(ge=1)] = 1
+    quick_last: Annotated[int, Field(ge=1)] | None = None
     target: float | None = None
     quick_target: float | None = None
     cost: Cost = "rounds"
@@ -152,7 +153,7 @@ class Draw(Table):
     """A figure. kind: how; measures: of what; of: of curves, paths as a measure's `of`; x: what they are drawn over.
 
     grids: whose, all if empty. 'lines' draws a measure over the rows' x, a line for each `series`; 'scatter' the second
-    measure over the first.
+    measure over the first. spread: whether curves are of the standard deviation over seeds, in place of the mean.
     """
 
     kind: Literal["curves", "lines", "bars", "dots", "scatter", "radar"]
@@ -165,6 +166,7 @@ class Draw(Table):
     y_title: str = ""
     log_x: bool = False
     log_y: bool = False
+    spread: bool = False
     grids: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ def value_of(measure: Measure, lines: Sequence[Line], quick: bool = False) -> fl
     Args:
         measure: which.
         lines: the run's metrics.
-        quick: whether the quick target counts.
+        quick: whether the quick target, limit and `last` count.
     """
     points = list(points_of(measure.of, measure.split, measure.better, lines))
     if not points:
@@ -42,8 +42,9 @@ def value_of(measure: Measure, lines: Sequence[Line], quick: bool = False) -> fl
         target = measure.quick_target if quick and measure.quick_target is not None else measure.target
         return _reached(points, measure, math.nan if target is None else target)
     best = max if measure.better == "higher" else min
+    last = measure.quick_last if quick and measure.quick_last is not None else measure.last
     values = [point.value for point in points]
-    found = best(values) if measure.take == "best" else sum(values[-measure.last :]) / len(values[-measure.last :])
+    found = best(values) if measure.take == "best" else sum(values[-last:]) / len(values[-last:])
     return _scaled(found, measure.scale)
 
 

@@ -42,6 +42,8 @@ class Batched(Engine):
         graph: whether a chunk's round is recorded as one CUDA graph and replayed, on a GPU.
         way: of gradient steps, 'stacked' layers of all clients, or each client's own in parallel 'branches'; 'auto'
             for the faster one by a trial on a GPU, and for branches where a model cannot be stacked.
+        recompute: whether compiled steps compute most activations again for a gradient: less memory, more time;
+            'auto' for where one client alone does not fit.
         devices: GPUs that the cohort is spread over, in equal stretches; 0 for all that torch sees. Where there are
             fewer, or on a CPU, stretches share one.
     """
@@ -57,6 +59,7 @@ class Batched(Engine):
         compile: bool = True,
         graph: bool = True,
         way: Way | Literal["auto"] = "auto",
+        recompute: bool | Literal["auto"] = "auto",
         devices: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
         super().__init__(parts, layers)
@@ -66,11 +69,11 @@ class Batched(Engine):
         if slow := why_no_triton(self.device) if fast else "":
             warnings.warn(f"Rounds take longer here, without Triton: {slow}.", RuntimeWarning, stacklevel=2)
         pool = torch.cuda.graph_pool_handle() if graph and fast else None
-        settings = Settings(self.device, tf32, compile and fast and not slow, graph and fast, pool, way)
+        settings = Settings(self.device, tf32, compile and fast and not slow, graph and fast, pool, way, recompute)
         self.chunks = Chunks(chunk, self.device, self.choices)
         self.together = {name: Together(part, layers, settings, self.choices) for name, part in parts.items()}
         own: dict[str, Any] = {"device": device, "chunk": chunk, "tf32": tf32, "compile": compile}
-        own |= {"graph": graph, "way": way, "devices": 1}
+        own |= {"graph": graph, "way": way, "recompute": recompute, "devices": 1}
         self.others = others(self, devices, partial(Batched, parts, layers, **own))
 
     @property

@@ -27,8 +27,15 @@ STREAMS = 16  # branches of a graph
 class Branches(Stacked):
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d), client by client."""
 
-    def __init__(self, problem: Problem, device: torch.device, compiled: bool, blanks: Mapping[str, Tensor]) -> None:
-        super().__init__(problem, device, compiled, blanks)
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device,
+        compiled: bool,
+        blanks: Mapping[str, Tensor],
+        recompute: bool = False,
+    ) -> None:
+        super().__init__(problem, device, compiled, blanks, recompute)
         cuda: Any = torch.cuda  # which has no types here
         self._streams = [cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
 

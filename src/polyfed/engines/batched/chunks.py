@@ -54,11 +54,19 @@ class Chunks:
     def smaller(self, part: Together, group: Group, size: int) -> None:
         """Memory has run out with so many clients."""
         if size == 1:
-            raise BadInput("One client alone does not fit into the device's memory; use a smaller batch_size.")
+            self._less(part, group)
+            return
         half = self._known[id(part), group.request.work] = (size + 1) // 2
         said = f"{_up_to(half)} of the work {group.request.work!r} at once: memory ran out with {size}."
         # for this run alone: the next one may find nobody else on the device
         self._choices.make("chunk", part.about(group.request, 0), half, said, lasting=False)
+
+    def _less(self, part: Together, group: Group) -> None:
+        """One client alone does not fit."""
+        if not part.ways.keep_less():
+            raise BadInput("One client alone does not fit into the device's memory; use a smaller batch_size.")
+        said = "Activations are computed again for gradients: memory ran out with one client."
+        self._choices.make("recompute", part.about(group.request, 0), True, said, lasting=False)
 
     def _of(self, part: Together, group: Group) -> int:
         name = id(part), group.request.work

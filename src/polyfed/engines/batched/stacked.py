@@ -30,13 +30,24 @@ from polyfed.engines.batched.kernels.embedding import replace_embeddings
 from polyfed.engines.batched.kernels.recurrent import replace_recurrent, unreplaced
 from polyfed.engines.batched.kernels.wide import replace_wide
 
+RECOMPUTED = 0.2  # of the bytes that a program keeps for its gradient stay, where memory is short
+
 
 class Stacked:
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d)."""
 
-    def __init__(self, problem: Problem, device: torch.device, compiled: bool, blanks: Mapping[str, Tensor]) -> None:
-        """blanks: of objectives that some client lacks, a label."""
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device,
+        compiled: bool,
+        blanks: Mapping[str, Tensor],
+        recompute: bool = False,
+    ) -> None:
+        """blanks: of objectives that some client lacks, a label; recompute: whether a compiled gradient computes most
+        activations again, which takes less memory (gradient checkpointing)."""
         self.problem, self.device, self._blanks = problem, device, blanks
+        self._kept = RECOMPUTED if recompute else 1.0
         self.model = problem.replica(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = False  # whether there are recurrent layers that vmap has no rule for
@@ -134,7 +145,7 @@ class Stacked:
 
     def _grads(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, omega, buffers, *batch = tensors
-        with _backwards():
+        with _backwards(self._kept):
             x = x.detach().requires_grad_()
             losses, after = self._programs(spec)[0](x, buffers, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
@@ -142,7 +153,7 @@ class Stacked:
 
     def _jacobians(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, buffers, *batch = tensors
-        with _backwards():
+        with _backwards(self._kept):
             x = x.detach().requires_grad_()
             losses, after = self._programs(spec)[0](x, buffers, *batch)
             totals = losses.sum(0)
@@ -264,15 +275,16 @@ def compiling() -> Iterator[None]:
 
 
 @contextmanager
-def _backwards() -> Iterator[None]:
+def _backwards(kept: float) -> Iterator[None]:
     """Inside, gradients are taken, of one graph several times: compiled code keeps what it needs for that.
 
-    That setting is a thread's own, so that the gradients have to be taken in this one.
+    That setting is a thread's own, so that the gradients have to be taken in this one. kept: the part of the bytes that
+    a compiled program would keep by itself for its gradient.
     """
     with (
         torch.enable_grad(),
         torch.autograd.set_multithreading_enabled(False),
-        config.patch(donated_buffer=False),
+        config.patch(donated_buffer=False, activation_memory_budget=kept),
     ):
         yield
 

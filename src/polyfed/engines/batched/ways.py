@@ -29,8 +29,8 @@ WORTH = 0.25e-3  # seconds a client and step: a stack that takes less is never w
 
 @dataclass(frozen=True)
 class Settings:
-    """Where and how programs run: the device, TF32 products, compiled steps, CUDA graphs and the memory they share, and
-    the way of gradient steps."""
+    """Where and how programs run: the device, TF32 products, compiled steps, CUDA graphs and the memory they share, the
+    way of gradient steps, and whether those compute activations again."""
 
     device: torch.device
     tf32: bool
@@ -38,6 +38,7 @@ class Settings:
     graph: bool
     pool: Any
     way: Way | Literal["auto"] = "auto"
+    recompute: bool | Literal["auto"] = "auto"
 
 
 class Ways:
@@ -53,6 +54,7 @@ class Ways:
     def __init__(self, problem: Problem, settings: Settings, blanks: Mapping[str, Tensor], choices: Choices) -> None:
         self._problem, self._settings, self._blanks, self._choices = problem, settings, blanks, choices
         self._made: dict[str, Stacked] = {}
+        self.recompute = settings.recompute is True
         self.refused: dict[str, str] = {}  # work that cannot be stacked, and why
         self._said: set[str] = set()
         self._tries = settings.way == "auto" and settings.device.type == "cuda"  # a host has no parallel branches
@@ -68,7 +70,15 @@ class Ways:
         return self._new(self.of(work), False)
 
     def _new(self, way: str, compiled: bool) -> Stacked:
-        return WAYS[way](self._problem, self._settings.device, compiled, self._blanks)
+        return WAYS[way](self._problem, self._settings.device, compiled, self._blanks, self.recompute)
+
+    def keep_less(self) -> bool:
+        """From now on activations are computed again: whether that is anything new."""
+        if self.recompute or self._settings.recompute is False or not self._settings.compile:
+            return False
+        self.recompute = True
+        self._made.clear()
+        return True
 
     def of(self, work: str) -> str:
         """The way of a work that nobody has tried."""
