@@ -62,7 +62,7 @@ def settings_of(
     """
     settings = read(item.experiment)[1] if item.experiment else {}
     _merge(settings, item.base)
-    tables = [grid.set, row.set, *([item.quick.set, grid.quick.set] if quick else [])]
+    tables = [grid.set, row.set, *([item.quick.set, grid.quick.set, row.quick] if quick else [])]
     texts = [f"{key}={as_text(value)}" for table in tables for key, value in flat(table).items()]
     said = notes if notes is not None else []
     made = override(copy.deepcopy(settings), [*texts, *changes], told=lambda text: _once(said, text))
@@ -73,7 +73,7 @@ def settings_of(
 def driven(item: Item, grid: Grid, row: Row, quick: bool) -> Settings:
     """What a driver gets for a row: the same tables, merged and not looked at."""
     settings: Settings = {}
-    for table in (item.base, grid.set, row.set, *([item.quick.set, grid.quick.set] if quick else [])):
+    for table in (item.base, grid.set, row.set, *([item.quick.set, grid.quick.set, row.quick] if quick else [])):
         _merge(settings, table)
     return settings
 

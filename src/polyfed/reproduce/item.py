@@ -47,10 +47,15 @@ class Quick(Table):
 
 
 class Row(Table):
-    """A row of the item's table. set: its settings; series, x: where a figure of kind 'lines' has its point."""
+    """A row of the item's table.
+
+    set: its settings; quick: those that it changes with --quick alone; series, x: where a figure of kind 'lines' has
+    its point.
+    """
 
     label: Text
     set: Settings = Field(default_factory=dict)
+    quick: Settings = Field(default_factory=dict)
     series: str = ""
     x: float | None = None
 

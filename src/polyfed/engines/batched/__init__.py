@@ -40,8 +40,9 @@ class Batched(Engine):
         tf32: whether products may be rounded to TF32, faster on a GPU and less exact.
         compile: whether steps are compiled by torch, on a GPU with Triton; models with `nn.RNN` never are.
         graph: whether a chunk's round is recorded as one CUDA graph and replayed, on a GPU.
-        way: of gradient steps, 'stacked' layers of all clients, or each client's own in parallel 'branches'; 'auto'
-            for the faster one by a trial on a GPU, and for branches where a model cannot be stacked.
+        way: of gradient steps, 'stacked' layers of all clients, the same with the library's 'grouped' convolutions, or
+            each client's own layers in parallel 'branches'; 'auto' for the fastest one by a trial on a GPU, and for
+            branches where a model cannot be stacked.
         recompute: whether compiled steps compute most activations again for a gradient: less memory, more time;
             'auto' for where one client alone does not fit.
         devices: GPUs that the cohort is spread over, in equal stretches; 0 for all that torch sees. Where there are

@@ -72,10 +72,13 @@ class Stacked:
         replace_recurrent(self.model)
         self._recurrent = unreplaced(self.model)
         if not self._recurrent:
-            replace_convolutions(self.model)
-            if self.device.type == "cuda":  # a host's library is as good as what is written out
-                replace_wide(self.model)
+            self._convolutions()
         replace_embeddings(self.model, operators=not self._recurrent)
+
+    def _convolutions(self) -> None:
+        replace_convolutions(self.model)
+        if self.device.type == "cuda":  # a host's library is as good as what is written out
+            replace_wide(self.model)
 
     def _together(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """What a client's program is for a stack of clients."""
@@ -227,6 +230,13 @@ class Stacked:
         spec, flat = self._flat(batch)
         values, counts, moments = self._call(partial(self._figures, self._programs(spec)[2]), x, buffers, holds, *flat)
         return values, counts, moments
+
+
+class Grouped(Stacked):
+    """The same with the library's grouped convolutions, which may be the faster ones."""
+
+    def _convolutions(self) -> None:
+        """They stay as they are."""
 
 
 def _ties(model: nn.Module) -> dict[str, str]:

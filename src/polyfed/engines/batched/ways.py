@@ -1,7 +1,7 @@
-"""Two ways of a chunk's gradient steps that give the same: all clients' layers stacked, or each client's own in
-parallel branches of one program.
+"""Ways of a chunk's gradient steps that give the same: all clients' layers stacked, convolutions with our own kernels or
+grouped by the library, or each client's layers in parallel branches of one program.
 
-Which is the faster one is found by a trial of both, where a step is long enough to be worth it.
+Which is the fastest one is found by a trial of all, where a step is long enough to be worth it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyfed.core.choices import Choices
 from polyfed.core.errors import cut
 from polyfed.core.problem import Problem
 from polyfed.engines.batched.branches import STREAMS, Branches
 from polyfed.engines.batched.capture import Captured
-from polyfed.engines.batched.stacked import Stacked
+from polyfed.engines.batched.stacked import Grouped, Stacked
 from polyfed.engines.trial import Facts, compared, gpu_clock
 
-Way = Literal["stacked", "branches"]
-WAYS: dict[str, type[Stacked]] = {"stacked": Stacked, "branches": Branches}
-WORTH = 0.25e-3  # seconds a client and step: a stack that takes less is never worth a second compilation
+Way = Literal["stacked", "grouped", "branches"]
+WAYS: dict[str, type[Stacked]] = {"stacked": Stacked, "grouped": Grouped, "branches": Branches}
+NAMED = {"stacked": "stacked", "grouped": "stacked with grouped convolutions", "branches": "in branches"}
+WORTH = 0.25e-3  # seconds a client and step: a stack that takes less is never worth another compilation
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class Ways:
 
     def of(self, work: str) -> str:
         """The way of a work that nobody has tried."""
-        return "branches" if self._settings.way == "branches" or work in self.refused else "stacked"
+        if work in self.refused:
+            return "branches"
+        return "stacked" if self._settings.way == "auto" else self._settings.way
 
     def lanes(self, work: str) -> int:
         """How many clients' temporary memory there is at once, where they do not go together."""
@@ -106,7 +109,7 @@ class Ways:
     def recorded(
         self, record: Callable[[str], Captured], arguments: Any, work: str, about: Callable[[], Facts], steps: int
     ) -> Captured:
-        """A work's program as the faster way records it.
+        """A work's program as the fastest way records it.
 
         Args:
             record: the program of a way.
@@ -121,29 +124,33 @@ class Ways:
         known = self._choices.known("way", facts, WAYS.__contains__)
         if known is not None:
             return record(known)
-        graph, way, said = self._faster(record, arguments, steps)
+        graph, way, said = self._fastest(record, arguments, steps)
         clients = facts["clients"]
-        self._choices.make("way", facts, way, f"The work {work!r} of {clients} clients goes {_named(way)}: {said}.")
+        self._choices.make("way", facts, way, f"The work {work!r} of {clients} clients goes {NAMED[way]}: {said}.")
         return graph
 
-    def _faster(self, record: Callable[[str], Captured], arguments: Any, steps: int) -> tuple[Captured, str, str]:
-        """The program of the faster way, its name, and how fast it is."""
-        stacked = record("stacked")
-        stacked(arguments)
-        (one,) = compared(partial(stacked, arguments), clock=gpu_clock)
+    def _fastest(self, record: Callable[[str], Captured], arguments: Any, steps: int) -> tuple[Captured, str, str]:
+        """The program of the fastest way, its name, and how fast it is."""
+        programs = {"stacked": record("stacked")}
+        programs["stacked"](arguments)
+        (one,) = compared(partial(programs["stacked"], arguments), clock=gpu_clock)
         if one <= WORTH * steps:
-            return stacked, "stacked", f"{1e3 * one / steps:.2g} ms a client and step"
-        try:
-            branches = record("branches")
-            branches(arguments)
-        except Exception as error:  # also for lack of memory: a stack is there already
-            return stacked, "stacked", f"branches cannot be recorded ({cut(f'{type(error).__name__}: {error}', 100)})"
-        times = compared(partial(stacked, arguments), partial(branches, arguments), clock=gpu_clock)
-        one, other = (1e3 * t / steps for t in times)
-        said = f"{min(one, other):.3g} ms a client and step, {_named('stacked' if other < one else 'branches')} "
-        said += f"{max(one, other):.3g}"
-        return (branches, "branches", said) if other < one else (stacked, "stacked", said)
+            return programs["stacked"], "stacked", f"{1e3 * one / steps:.2g} ms a client and step"
+        refused = ""
+        for way in self._others():
+            try:
+                program = record(way)
+                program(arguments)
+                programs[way] = program
+            except Exception as error:  # also for lack of memory: a stack is there already
+                refused += f"; not {NAMED[way]} ({cut(f'{type(error).__name__}: {error}', 100)})"
+        calls = [partial(program, arguments) for program in programs.values()]
+        times = {way: 1e3 * t / steps for way, t in zip(programs, compared(*calls, clock=gpu_clock), strict=True)}
+        first, *others = sorted(programs, key=times.__getitem__)
+        said = ", ".join([f"{times[first]:.3g} ms a client and step", *(f"{NAMED[w]} {times[w]:.3g}" for w in others)])
+        return programs[first], first, said + refused
 
-
-def _named(way: str) -> str:
-    return "in branches" if way == "branches" else "stacked"
+    def _others(self) -> list[str]:
+        """What may be faster than a stack."""
+        grouped = any(isinstance(module, nn.Conv2d) for module in self._problem.model.modules())
+        return [*(["grouped"] if grouped else []), "branches"]
