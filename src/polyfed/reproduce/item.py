@@ -1,8 +1,9 @@
 """An item: one figure or table of a paper as a file says it, papers/PAPER/ITEM.toml, read and checked.
 
 What is run is [base], the tables of an experiment, changed by a grid's `set`, then by a row's; with --quick then by the
-item's and the grid's `quick.set`. What a file cannot say is a function of papers/PAPER/ITEM.py, which a grid names as
-its `driver`: driver(settings, seed) gives one cell's figures (see `polyfed.reproduce.driving`).
+item's and the grid's `quick.set`, then by the row's `quick`. What a file cannot say is a function of
+papers/PAPER/ITEM.py, which a grid names as its `driver`: driver(settings, seed) gives one cell's figures (see
+`polyfed.reproduce.driving`).
 """
 
 from __future__ import annotations

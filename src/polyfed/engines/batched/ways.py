@@ -1,5 +1,5 @@
-"""Ways of a chunk's gradient steps that give the same: all clients' layers stacked, convolutions with our own kernels or
-grouped by the library, or each client's layers in parallel branches of one program.
+"""Ways of a chunk's gradient steps that give the same: layers of all clients stacked, convolutions by our own kernels
+or grouped by the library; or each client's layers in parallel branches of one program.
 
 Which is the fastest one is found by a trial of all, where a step is long enough to be worth it.
 """
