@@ -107,8 +107,8 @@ def to_host(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Arrays in the host's memory. What comes from a GPU is written to pages that stay where they are, which takes a
     tenth of the time that pages take which the system has yet to find."""
     found = {name: _begun(a) for name, a in arrays.items()}
-    if any(a.is_cuda for a in arrays.values()):
-        torch.cuda.synchronize()
+    for device in {a.device for a in arrays.values() if a.is_cuda}:
+        torch.cuda.synchronize(device)
     return found
 
 

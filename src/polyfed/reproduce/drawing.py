@@ -160,8 +160,10 @@ def _scatter(page: _Page) -> Figure | None:
     """The second measure over the first, a point for each row."""
     first, second = (page.item.measure(name) for name in page.draw.measures[:2])
     series, panels = [], []
+    labels = [row.label for grid in page.grids for row in grid.rows]
+    apart = len({*labels}) < len(labels)  # rows of several grids can be told from each other by their names, or not
     for grid in page.grids:
-        panel = page.of_grid(grid)
+        panel = page.of_grid(grid) if apart else ""
         for row in grid.rows:
             x, y = page.mean(first.name, grid, row)[0], page.mean(second.name, grid, row)[0]
             if np.isfinite(x) and np.isfinite(y):

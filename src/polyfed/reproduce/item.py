@@ -80,7 +80,8 @@ class Measure(Table):
     'first.loss' (the first objective's; or 'second') or a path in a line of metrics; split: 'train', 'valid' or 'test'
     of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what
     it costs to reach the target; cost: in what; limit: evaluations count until so much of the cost is spent, all if not
-    given; scale: a factor, or 'log10'; digits: after the point. With a driver, `name` alone counts: it gives the value.
+    given; scale: a factor, or 'log10'; digits: after the point; column: whether the page's table has it, or drawings and
+    claims alone. With a driver, `name` alone counts: it gives the value.
     """
 
     name: Name
@@ -98,6 +99,7 @@ class Measure(Table):
     better: Literal["higher", "lower"]
     scale: float | Literal["log10"] = 1.0
     digits: Annotated[int, Field(ge=0, le=8)] = 2
+    column: bool = True
 
     @model_validator(mode="after")
     def _has_target(self) -> Measure:

@@ -65,7 +65,7 @@ def _tables(item: Item, record: Record) -> str:
 def _table(item: Item, grid: Grid, record: Record) -> str:
     """Rows by measures; each measure published, where the paper has it, and measured."""
     told = {one.row: one.values for one in item.published if one.grid in ("", grid.name)}
-    columns = [(m, any(m.name in values for values in told.values())) for m in item.measures]
+    columns = [(m, any(m.name in values for values in told.values())) for m in item.measures if m.column]
     heads = [""]
     for measure, published in columns:
         heads += [f"{measure.title}, published", "measured"] if published else [measure.title]

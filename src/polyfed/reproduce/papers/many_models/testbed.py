@@ -1,11 +1,12 @@
 """The quadratic testbed in a few lines of numpy, some hundred times as fast, for figures over many seeds.
 
 Groups are drawn by polyfed's own schedules, so that a seed has the same figures as a run of the library:
-`difference` measures that on some rounds.
+`places` measures that on some rounds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -83,13 +84,13 @@ def gaps(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     rate, rounds = settings["rate"], settings["rounds"]
     found = np.log10(excess(settings["schedule"], settings["models"], rounds, RATES[rate], settings["E"], seed)[:, 0])
     x = list(range(settings["every"], rounds + 1, settings["every"]))
-    values = {"gap": float(found[x[-1] - 1]), "difference": difference(settings, seed) if seed == 0 else None}
+    values = {"gap": float(found[x[-1] - 1]), "places": places(settings, seed) if seed == 0 else None}
     curve = {"x": {"round": x}, "y": [float(found[t - 1]) for t in x]}
     return {"values": values, "rounds": rounds, "curves": {"gap": curve}}
 
 
-def difference(settings: dict[str, Any], seed: int) -> float:
-    """How far the log gaps of all models are from those of the library's own run, at most, over some rounds.
+def places(settings: dict[str, Any], seed: int) -> float:
+    """To how many decimal places the log gaps of all models agree with the library's own run, over some rounds.
 
     Args:
         settings: as `gaps` has them.
@@ -105,7 +106,7 @@ def difference(settings: dict[str, Any], seed: int) -> float:
     }  # fmt: skip
     theirs = np.array([[row["excess"] for row in line["metrics"].values()] for line in lines_of(experiment)])
     ours = excess(schedule, M, CHECKED, RATES[rate], E, seed)
-    return float(np.abs(np.log10(theirs) - np.log10(ours)).max())
+    return -math.log10(max(float(np.abs(np.log10(theirs) - np.log10(ours)).max()), 1e-16))
 
 
 GAPS = {"gain": -2.5, "shallow": -2.3, "deep": -2.9}  # log10 of the gap that every model has to reach

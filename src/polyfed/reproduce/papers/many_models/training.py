@@ -18,8 +18,10 @@ from polyfed.experiment.gain import PATIENCE, bases, chosen
 from polyfed.run.callbacks import Callback, RunView
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
+from polyfed.study.running import DataOnce
 
 SPLITS = ("train", "test")
+DATA = DataOnce()  # a cell has several runs on the same
 Accuracies = dict[str, dict[str, float]]  # by split, then by model
 
 
@@ -32,7 +34,7 @@ def lines_of(experiment: Settings, callbacks: Iterable[Callback] = (), whole: bo
         whole: false where only some of an experiment's models are trained.
     """
     engine = {"name": "auto" if torch.cuda.is_available() else "local"}
-    made, _ = plan("gain", {"engine": engine, **experiment}, whole=whole)
+    made, _ = plan("gain", {"engine": engine, **experiment}, whole=whole, load=DATA)
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory.create(Path(folder) / "run", "gain", {})
         execute(replace(made, callbacks=tuple(callbacks)), directory)
@@ -78,9 +80,10 @@ def gain(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     A run that is not there after twice M T_1 rounds ends, and counts as if it were then.
 
     Args:
-        settings: an experiment, its rounds being T_1; models: how many of its models, or copies of the one, if a number.
+        settings: an experiment, its rounds being T_1, and M: how many of its models are trained, or copies of them.
         seed: of the runs.
     """
+    DATA.begin()
     T, M = settings["rounds"], settings["M"]
     experiment = {key: value for key, value in settings.items() if key != "M"} | {"seed": seed}
     models = chosen(experiment, M)
