@@ -180,6 +180,60 @@ def layers(clients: int = 20) -> None:
         say(part="layer", shape=(n, c, h, o, k, p), **times, error_tf32=rounded, error=full)
 
 
+WIDE = [(40, 32, 32, 14, 64, 5), (10, 32, 64, 32, 64, 3), (10, 32, 128, 16, 128, 3), (10, 32, 256, 8, 256, 3),
+        (10, 32, 512, 4, 512, 3)]  # clients, images, channels, size, out, window  # fmt: skip
+
+
+def wide() -> None:
+    """Wide convolutions, TF32 and bfloat16: cuDNN's grouped ones with channels last, and windows gathered on the fly;
+    forward, input gradient, weight gradient, and the error of the forward pass and the weight gradient."""
+    import triton
+
+    from polyfed.client.device import precision
+    from polyfed.engines.batched.kernels import wide as operators
+    from polyfed.engines.batched.kernels import wide_triton
+
+    def us(run: Callable[[], object]) -> float:
+        return 1e3 * float(triton.testing.do_bench_cudagraph(run, rep=5))
+
+    def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+        return float((found - wanted).norm() / wanted.norm())
+
+    for g, n, c, h, o, k in WIDE:
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(g, n, h + k - 1, h + k - 1, c, device="cuda", dtype=dtype)
+            w = torch.randn(g, o, k, k, c, device="cuda", dtype=dtype)
+            d = torch.randn(g, n, h, h, o, device="cuda", dtype=dtype)
+            around, mirrored = (
+                operators._around(d, x.shape[2:4], [k, k], 1, [0, 0]),
+                w.flip(2, 3).transpose(1, 4).contiguous(),
+            )
+            last = torch.channels_last
+            images = x.permute(1, 0, 4, 2, 3).flatten(1, 2).contiguous(memory_format=last)
+            weights = w.permute(0, 1, 4, 2, 3).flatten(0, 1).contiguous(memory_format=last)
+            many = d.permute(1, 0, 4, 2, 3).flatten(1, 2).contiguous(memory_format=last)
+            back = partial(torch.ops.aten.convolution_backward, many, images, weights, None, [1, 1], [0, 0], [1, 1],
+                           False, [0, 0], g)  # fmt: skip
+            with precision(tf32=True):
+                theirs = [us(partial(torch.conv2d, images, weights, groups=g)), us(partial(back, [True, False, False])),
+                          us(partial(back, [False, True, False]))]  # fmt: skip
+                ours = [us(partial(wide_triton.windows_times, x, w, 1)),
+                        us(partial(wide_triton.windows_times, around, mirrored, 1)),
+                        us(partial(wide_triton.windows_grad, x, d, [k, k], 1))]  # fmt: skip
+                found = (
+                    wide_triton.windows_times(x, w, 1)[:1].double(),
+                    wide_triton.windows_grad(x, d, [k, k], 1)[:1].double(),
+                )
+            far = [t[:1].cpu().double() for t in (x, w, d)]
+            exact = (
+                operators.windows_times(far[0], far[1], 1, [0, 0]),
+                operators.windows_grad(far[0], far[2], [k, k], 1),
+            )
+            errors = [error(a.cpu(), b) for a, b in zip(found, exact, strict=True)]
+            times = {"grouped_us": [round(t) for t in theirs], "ours_us": [round(t) for t in ours]}
+            say(part="wide", shape=(g, n, c, h, o, k), type=str(dtype)[6:], **times, errors=errors)
+
+
 def eager_loop(clients: int = 10) -> None:
     """A plain PyTorch loop on the GPU: what other simulators do."""
     p = problem()
@@ -373,13 +427,13 @@ def modern(names: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="floors,eager,speed,profile,layers,huge,guarded,tf32,accuracy")
+    parser.add_argument("--parts", default="floors,eager,speed,profile,layers,wide,huge,guarded,tf32,accuracy")
     parser.add_argument("--sizes", default="10,100,1000")
     parser.add_argument("--cases", default="", help="of the part 'modern'; all of them if not given")
     asked = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     parts: dict[str, Callable[[], object]] = {
-        "floors": floors, "eager": eager, "profile": profile, "layers": layers, "huge": huge, "accuracy": accuracy,
+        "floors": floors, "eager": eager, "profile": profile, "layers": layers, "wide": wide, "huge": huge, "accuracy": accuracy,
         "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]), "guarded": guarded, "tf32": tf32,
         "modern": lambda: modern([name for name in asked.cases.split(",") if name]),
     }  # fmt: skip
