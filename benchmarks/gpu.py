@@ -433,7 +433,8 @@ def main() -> None:
     asked = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     parts: dict[str, Callable[[], object]] = {
-        "floors": floors, "eager": eager, "profile": profile, "layers": layers, "wide": wide, "huge": huge, "accuracy": accuracy,
+        "floors": floors, "eager": eager, "profile": profile, "layers": layers, "wide": wide, "huge": huge,
+        "accuracy": accuracy,
         "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]), "guarded": guarded, "tf32": tf32,
         "modern": lambda: modern([name for name in asked.cases.split(",") if name]),
     }  # fmt: skip

@@ -31,6 +31,11 @@ from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
 
 
+MOST = 100_000  # rounds of a try, whose time is over long before
+TIMES = np.geomspace(1e-4, 1e3, 141)  # simulated seconds at which curves have their points: 20 a decade
+FLOOR = 1e-6  # of a sub-optimality that is drawn
+
+
 @dataclass
 class Trace:
     """What evaluations found, from the start on: the round, simulated seconds by network, and the two values."""
@@ -132,7 +137,7 @@ def _optimum(name: str, seed: int, method: str) -> float:
     return found.dual[-1] if not table.get("omega_every") else min(found.primal)
 
 
-def reached(found: Trace, network: str, best: float, level: float) -> tuple[float, bool]:
+def reached(found: Trace, network: str, best: float, level: float) -> float:
     """Simulated seconds until the relative sub-optimality is at most `level`; all there were if it never is.
 
     Args:
@@ -142,19 +147,81 @@ def reached(found: Trace, network: str, best: float, level: float) -> tuple[floa
         level: relative sub-optimality.
     """
     below = found.off(best) <= level
-    return (found.seconds[network][int(np.argmax(below))], True) if below.any() else (found.seconds[network][-1], False)
+    return found.seconds[network][int(np.argmax(below)) if below.any() else -1]
 
 
-def curve(found: Trace, network: str, best: float, times: Sequence[float]) -> dict[str, Any]:
-    """Sub-optimality at given times, up to the end: what the last evaluation before each of them found.
+def curve(found: Trace, network: str, best: float) -> dict[str, Any]:
+    """Sub-optimality at fixed times up to the end, as the last evaluation before each of them found it.
 
     Args:
         found: the rounds.
         network: whose clock.
         best: the optimal primal value.
-        times: simulated seconds.
     """
     seconds, off = np.array(found.seconds[network]), found.off(best)
-    inside = [t for t in times if t <= seconds[-1]]
+    inside = TIMES[(TIMES >= seconds[1]) & (TIMES <= seconds[-1])]
     last = np.searchsorted(seconds, inside, side="right") - 1
-    return {"x": {"simulated_seconds": inside}, "y": np.maximum(off[last], 1e-6).tolist()}
+    return {"x": {"simulated_seconds": inside.tolist()}, "y": np.maximum(off[last], FLOOR).tolist()}
+
+
+# drivers
+
+
+def tuned(settings: Settings, seed: int) -> dict[str, Any]:
+    """A method with the best of the settings tried, for each network apart: milliseconds to within 10 % and 1 %.
+
+    Where a level is not reached, all that the method had counts, so that it is understated.
+
+    Args:
+        settings: case; problem, what all methods share; method, its table; tries, changes to it; networks, by name;
+            horizon, seconds on the network `clock` after which a try is over; every, until, faults, points of a curve.
+        seed: of the shuffle and of the nodes' draws.
+    """
+    case, networks = settings["case"], settings["networks"]
+    best = optimum(case, seed, {**settings["problem"], "omega_every": 0})
+
+    def enough(found: Trace) -> bool:
+        late = found.seconds[settings["clock"]][-1] >= settings["horizon"]
+        return late or bool(found.off(best)[-1] <= settings["until"])
+
+    tables = [{**settings["problem"], **settings["method"], **one} for one in settings["tries"]]
+    given = {"seed": seed, "rounds": MOST, "every": settings["every"], "faults": settings.get("faults")}
+    found = [trace(examples(case, seed), table, networks, stop=enough, **given) for table in tables]
+    chosen = {name: _best(found, name, best) for name in networks}
+    values = {name: 1000 * reached(one, name, best, 0.01) for name, one in chosen.items()}
+    values |= {f"{name}_10": 1000 * reached(one, name, best, 0.1) for name, one in chosen.items()}
+    values["left"] = 100 * min(float(one.off(best).min()) for one in chosen.values())
+    if {"wifi", "g3"} <= {*networks}:
+        values["slowdown"] = values["g3"] / values["wifi"]
+    curves = {name: curve(one, name, best) for name, one in chosen.items()}
+    return {"values": values, "rounds": max(one.rounds[-1] for one in chosen.values()), "curves": curves}
+
+
+def _best(found: Sequence[Trace], network: str, best: float) -> Trace:
+    """The one that is within 1 % first; of those that never are, the one that comes closest."""
+
+    def quality(one: Trace) -> tuple[float, float]:
+        off = one.off(best)
+        within = bool((off <= 0.01).any())
+        return (reached(one, network, best, 0.01) if within else np.inf), float(off.min())
+
+    return min(found, key=quality)
+
+
+def dropped(settings: Settings, seed: int) -> dict[str, Any]:
+    """MOCHA with nodes that drop out: what is left after all rounds, in %, and the rounds until 1 % is.
+
+    Args:
+        settings: case, method, networks, rounds, every, and faults.
+        seed: of the shuffle and of the nodes' draws.
+    """
+    case, method = settings["case"], settings["method"]
+    best = optimum(case, seed, {key: value for key, value in method.items() if key != "steps"})
+    found = trace(
+        examples(case, seed), method, settings["networks"], seed=seed, rounds=settings["rounds"],
+        every=settings["every"], faults=settings["faults"],
+    )  # fmt: skip
+    off = found.off(best)
+    within = found.rounds[int(np.argmax(off <= 0.01))] if (off <= 0.01).any() else found.rounds[-1]
+    curves = {name: curve(found, name, best) for name in settings["networks"]}
+    return {"values": {"left": 100 * float(off[-1]), "within": within}, "rounds": found.rounds[-1], "curves": curves}
