@@ -58,6 +58,7 @@ class Device:
 
     each: int = 100
     free: int = 600
+    undisturbed: bool = True
     tried: list[int] = field(default_factory=list)
 
     def peak(self, run: Callable[[], Any]) -> int:
@@ -76,6 +77,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(Together, "attempt", noted)
     monkeypatch.setattr(chunks, "peak", made.peak)
     monkeypatch.setattr(chunks, "available", lambda: made.free)
+    monkeypatch.setattr(chunks, "undisturbed", lambda: made.undisturbed)
     return made
 
 
@@ -93,6 +95,23 @@ def test_a_trial_finds_the_chunk_once_and_its_pieces_are_alike(device: Device) -
     resumed.load(choices.tree())
     assert Chunks(0, CUDA, resumed)(together, group) == 3
     assert len(device.tried) == 3
+
+
+def test_what_others_leave_free_is_for_this_run_alone(device: Device) -> None:
+    together, group = on_host()
+    device.free, device.undisturbed = 200, False
+    assert Chunks(0, CUDA, Choices())(together, group) == 1
+    device.free = 600
+    assert Chunks(0, CUDA, Choices())(together, group) == 3
+
+
+@pytest.mark.parametrize(("free", "reserved", "alone"), [(90, 5, True), (40, 55, True), (40, 5, False)])
+def test_memory_that_is_neither_free_nor_ours_is_somebody_elses(
+    free: int, reserved: int, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+    assert chunks.undisturbed() is alone
 
 
 def test_a_setting_the_host_and_one_client_need_no_trial(device: Device) -> None:
@@ -130,6 +149,7 @@ def test_a_trial_that_fails_is_not_the_end(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(together, "attempt", fails)
     of = Chunks(0, CUDA, Choices())
     assert of(together, group) == 1
+    assert Choices().known("chunk", together.about(group.request, 0), lambda value: True) is None
     errors.reverse()
     other = Chunks(0, CUDA, Choices())
     (measuring,) = together.groups(list(range(6)), Request("evaluate", group.request.shared, options={}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from polyfed.core.problem import Batch
 from polyfed.engines.batched import Batched
 from polyfed.engines.batched.chunks import Chunks
 from polyfed.engines.batched.stacked import Stacked, compiling
+from polyfed.engines.batched.together import Group, Together
 from polyfed.engines.batched.ways import Settings, Ways
 from small import small_federation, small_problem
 
@@ -95,6 +98,12 @@ def test_only_once_and_only_where_it_can_be() -> None:
     assert ways(compiled=True, recompute=True).recompute
 
 
+def chunk_of_one(together: Together, group: Group) -> dict[str, Any]:
+    made = Choices()
+    made.make("chunk", together.about(group.request, 0), 1, "One at once.")
+    return made.tree()
+
+
 def test_a_client_that_does_not_fit_alone_is_tried_so_before_the_run_ends() -> None:
     part = Part(small_problem(), small_federation())
     engine = Batched({"": part}, Layers(), device="cpu")
@@ -108,3 +117,21 @@ def test_a_client_that_does_not_fit_alone_is_tried_so_before_the_run_ends() -> N
     assert together.ways.recompute
     with pytest.raises(BadInput, match="One client alone does not fit"):
         chunks.smaller(together, group, 1)
+    resumed, together.ways = Choices(), ways(compiled=True)
+    resumed.load({**engine.choices.tree(), **chunk_of_one(together, group)})
+    assert Chunks(0, torch.device("cuda"), resumed)(together, group) == 1
+    assert together.ways.recompute
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_compiled_code_is_kept_where_it_can_be(
+    writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # so that it is taken out again after the test
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if not writable:
+        (tmp_path / "cache").write_text("a file")
+    with compiling():
+        found = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    assert found == (str(tmp_path / "cache" / "polyfed" / "compiled") if writable else None)

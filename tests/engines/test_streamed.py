@@ -139,6 +139,14 @@ def test_who_cannot_read_its_data_has_failed_and_the_others_have_not(engine: str
     assert failed[5] == "OSError: sector 59 is gone"
 
 
+def test_a_trial_begins_though_the_first_example_cannot_be_read() -> None:
+    fleet = open_door(small_problem(), of(Watched(60, bad=(0,))), "auto", settings={"device": "cpu"})
+    fleet.begin(1)
+    request = Request("evaluate", small_problem().initial(), options={"split": "train"})
+    assert sum(len(s.clients) for s in fleet.ask(range(6), request)) == 5
+    assert dict(fleet.failures) == {0: "OSError: sector 0 is gone"}
+
+
 @pytest.mark.parametrize(("engine", "settings"), SOME)
 def test_a_feature_that_is_not_finite_is_its_clients_failure(engine: str, settings: dict[str, Any]) -> None:
     source = Watched(60)

@@ -37,12 +37,13 @@ class Trial:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
         self.seconds, self.recorded = seconds, list[str]()
+        self.error: Exception = torch.cuda.OutOfMemoryError("CUDA out of memory")
         monkeypatch.setattr(ways, "compared", lambda *calls, clock: [call() for call in calls])
 
     def record(self, way: str) -> Any:
         self.recorded.append(way)
         if way not in self.seconds:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+            raise self.error
         return Recorded(way, self.seconds[way])
 
     def __call__(
@@ -108,6 +109,19 @@ def test_a_way_that_does_not_fit_into_memory_is_not_taken(monkeypatch: pytest.Mo
     trial, choices = Trial(monkeypatch, stacked=0.08), Choices()
     assert trial(choices) == "stacked"
     assert "not in branches (OutOfMemoryError: CUDA out of memory)" in choices.news()[0]
+
+
+def test_a_way_of_an_earlier_run_that_is_not_open_any_more_is_tried_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Trial(monkeypatch, stacked=0.08, branches=0.05)(Choices()) == "branches"
+    later, choices = Trial(monkeypatch, stacked=0.08), Choices()
+    later.error = RuntimeError("another forward by now")
+    assert later(choices) == "stacked"
+    assert later.recorded == ["branches", "stacked", "branches"]
+    assert "goes stacked" in choices.sentences()[-1]
+    later.error = torch.cuda.OutOfMemoryError("CUDA out of memory")  # as ever, then, with fewer clients
+    Choices().make("way", ABOUT, "branches", "In branches.")
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        later(Choices())
 
 
 def test_a_setting_measuring_and_the_host_need_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,5 +230,7 @@ def test_client_by_client_with_one_warning_is_the_last_resort(way: str, monkeypa
 
 
 def test_an_unknown_way_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"engine\.way"):
+    with pytest.raises(BadInput, match=r"engine\.way should be 'auto', 'stacked', 'grouped' or 'branches'\."):
         run({"name": "batched", "way": "sideways"})
+    with pytest.raises(BadInput, match=r"engine\.recompute should be 'auto', True or False\. Found 'maybe'"):
+        run({"name": "batched", "recompute": "maybe"})

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from polyfed.engines.batched.kernels.wide import WideConv2d, replace_wide, short_of, windows_grad, windows_times
+from polyfed.engines.batched.kernels.wide import (
+    WideConv2d,
+    can_take,
+    replace_wide,
+    short_of,
+    windows_grad,
+    windows_times,
+)
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 KINDS = ["float32", *(["tf32", "bfloat16"] if torch.cuda.is_available() else [])]  # the interpreter lacks bfloat16
@@ -105,6 +112,14 @@ def test_others_stay_as_they_are(settings: dict[str, Any]) -> None:
     layer = nn.Sequential(conv(**settings))
     replace_wide(layer)
     assert type(layer[0]) is nn.Conv2d
+
+
+def test_the_kernels_take_neither_float64_nor_what_32_bits_cannot_count() -> None:
+    images = torch.empty(2, 640, 226, 226, 64, device="meta")
+    assert can_take(images, 65)
+    assert not can_take(images, 66)
+    assert not can_take(torch.empty(2, 660, 226, 226, 64, device="meta"), 16)
+    assert not can_take(torch.empty(1, 1, 4, 4, 16, dtype=torch.float64), 16)
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,22 @@ def test_numbers_are_the_records() -> None:
     np.testing.assert_allclose(figure.series[0].low, [2.9, 1.9, 0.1])  # no band below 0 on a logarithmic axis
 
 
+def test_a_spread_is_drawn_in_place_of_the_mean() -> None:
+    item = item_with(1, kind="curves", of=["mean.loss"], spread=True, log_y=True)
+    (figure,) = figures_of(item, record_of(item))
+    np.testing.assert_allclose(figure.series[0].y, [0.1, 0.1, 2.0])
+    assert not len(figure.series[0].low)
+
+
+def test_points_of_several_grids_share_a_panel_where_their_names_differ() -> None:
+    item = item_with(2, kind="scatter", measures=["a", "b"])
+    item.grids[1].rows = [Row(label="three"), Row(label="four")]
+    (figure,) = figures_of(item, record_of(item))
+    assert [one.name for one in figure.series] == ["one", "two", "three", "four"]
+    assert {one.panel for one in figure.series} == {""}
+    assert not figure.panels
+
+
 def test_nothing_is_drawn_of_nothing() -> None:
     item = item_with(1, kind="bars", measures=["a"])
     assert figures_of(item, Record("p", "fig1", "full", 4)) == []

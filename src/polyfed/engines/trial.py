@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyfed.core.federation import Index
+from polyfed.core.federation import Federation, Index
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
@@ -65,19 +66,26 @@ def depends_on(part: Part, layers: Layers, request: Request, clients: int) -> Fa
     options: Any = work.parse(request.options)
     rows = part.federation.examples
     shape = [getattr(options, name, None) for name in ("steps", "epochs", "batch_size", "split", "optimizer")]
-    example = part.federation.take(torch.from_numpy(part.federation.rows("train", int(rows.argmax()))[:1]))
     return {
         "model": [[name, list(p.shape), p.requires_grad] for name, p in problem.model.named_parameters()],
         "modules": [type(module).__qualname__ for module in problem.model.modules()],
         "objectives": [[o.name, _named(o.loss)] for o in problem.objectives],
         "type": [str(problem.dtype), problem.autocast],
-        "inputs": [[list(t.shape[1:]), str(t.dtype)] for t in leaves(example.x)],
+        "inputs": _inputs(part.federation),
         "rows": int(rows.max()).bit_length(),  # of the largest client, in powers of two
         "work": [request.work, *shape],
         "layers": [type(layer).__qualname__ for layer in layers.on(work)],
         "clients": clients,
         "versions": [torch.__version__, __version__],
     }
+
+
+def _inputs(federation: Federation) -> list[Any]:
+    """Shapes and types of an example; none where it cannot be read: the work itself will say why."""
+    with suppress(Exception):  # a reader, and what prepares its examples, are the user's own
+        one = federation.rows("train", int(federation.examples.argmax()))[:1]
+        return [[list(t.shape[1:]), str(t.dtype)] for t in leaves(federation.take(torch.from_numpy(one)).x)]
+    return []
 
 
 def _named(loss: Any) -> str:

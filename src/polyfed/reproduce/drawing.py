@@ -37,8 +37,10 @@ class _Page:
 
     @property
     def grids(self) -> list[Grid]:
-        """The grids that are drawn."""
-        return [grid for grid in self.item.grids if not self.draw.grids or grid.name in self.draw.grids]
+        """The grids that are drawn: those with figures."""
+        run = {cell.grid for cell in self.record.cells}
+        some = self.draw.grids or run
+        return [grid for grid in self.item.grids if grid.name in run and grid.name in some]
 
     def figure(self, kind: Any, y: Axis, series: Sequence[Series], **more: Any) -> Figure | None:
         """The figure, or None where there is nothing to draw."""
@@ -157,21 +159,23 @@ def _at(page: _Page, grid: Grid, measure: str, label: str) -> tuple[float, float
 
 
 def _scatter(page: _Page) -> Figure | None:
-    """The second measure over the first, a point for each row."""
+    """The second measure over the first, a point for each row; those of a series are joined."""
     first, second = (page.item.measure(name) for name in page.draw.measures[:2])
+    names = list(dict.fromkeys(row.series or row.label for grid in page.grids for row in grid.rows))
     series, panels = [], []
     labels = [row.label for grid in page.grids for row in grid.rows]
     apart = len({*labels}) < len(labels)  # rows of several grids can be told from each other by their names, or not
     for grid in page.grids:
         panel = page.of_grid(grid) if apart else ""
-        for row in grid.rows:
-            x, y = page.mean(first.name, grid, row)[0], page.mean(second.name, grid, row)[0]
-            if np.isfinite(x) and np.isfinite(y):
+        for i, name in enumerate(names):
+            rows = [row for row in grid.rows if (row.series or row.label) == name]
+            pairs = [(page.mean(first.name, grid, row)[0], page.mean(second.name, grid, row)[0]) for row in rows]
+            there = sorted(pair for pair in pairs if np.isfinite(pair).all())
+            if there:
                 panels += [panel] if panel not in panels else []
-                series.append(
-                    Series(row.label, numbers([y]), {"x": numbers([x])}, panel=panel, mode="points",
-                           **look(page.place(row.label)))
-                )  # fmt: skip
+                x, y = (numbers([pair[k] for pair in there]) for k in range(2))
+                joined: Any = "both" if len(there) > 1 else "points"
+                series.append(Series(name, y, {"x": x}, panel=panel, mode=joined, **look(i)))
     y_axis = Axis("value", page.draw.y_title or second.title, log=page.draw.log_y)
     across = {"x": Axis("x", page.draw.x_title or first.title, log=page.draw.log_x)}
     several = tuple(panels) if len(panels) > 1 else ()

@@ -161,7 +161,8 @@ class Draw(Table):
     """A figure. kind: how; measures: of what; of: of curves, paths as a measure's `of`; x: what they are drawn over.
 
     grids: whose, all if empty. 'lines' draws a measure over the rows' x, a line for each `series`; 'scatter' the second
-    measure over the first. spread: whether curves are of the standard deviation over seeds, in place of the mean.
+    measure over the first, a `series` joined. spread: whether curves are of the standard deviation over seeds, in place
+    of the mean.
     """
 
     kind: Literal["curves", "lines", "bars", "dots", "scatter", "radar"]

@@ -56,8 +56,10 @@ def _tables(item: Item, record: Record) -> str:
     several = len(item.grids) > 1
     made = []
     for grid in item.grids:
-        heading = [f"**{grid.title or grid.name}**"] if several else []
-        made += [*heading, _table(item, grid, record)]
+        told = {one.row: one.values for one in item.published if one.grid in ("", grid.name)}
+        if _there(grid, record, told):
+            heading = [f"**{grid.title or grid.name}**"] if several else []
+            made += [*heading, _table(item, grid, record)]
     precision = f"Published values: {item.precision}" if item.precision else ""
     return "\n\n".join([*made, *([precision] if precision else [])])
 
@@ -90,7 +92,7 @@ def printed(measure: Measure, value: float | list[float] | None) -> str:
     if value is None:
         return "-"
     some = value if isinstance(value, list) else [value]
-    return " ± ".join(f"{one:g}" for one in some)
+    return " ± ".join(f"{one:.12g}" for one in some)
 
 
 def measured(measure: Measure, record: Record, grid: str, row: str) -> str:

@@ -87,6 +87,8 @@ def _run_grid(item: Item, grid: Grid, how: How) -> list[Failed]:
     out = folder_of(item, how) / grid.name
     if grid.driver:
         every = driven_cells(item, grid, how.quick)
+        if not every:
+            return []
         jobs = _jobs(how) or default_jobs([{}], len(every))
         try:
             failed = drive(driver_of(item, grid), every, out, jobs, how.until)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -26,7 +26,7 @@ from polyfed.engines.batched.chunks import Chunks
 from polyfed.engines.batched.kernels import why_no_triton
 from polyfed.engines.batched.sharded import others, replies_of
 from polyfed.engines.batched.together import Group, Together, in_cohort_order, only_finite
-from polyfed.engines.batched.ways import Settings, Way
+from polyfed.engines.batched.ways import Recompute, Settings, Way
 
 
 @engines("batched")
@@ -59,8 +59,8 @@ class Batched(Engine):
         tf32: bool = False,
         compile: bool = True,
         graph: bool = True,
-        way: Way | Literal["auto"] = "auto",
-        recompute: bool | Literal["auto"] = "auto",
+        way: Way = "auto",
+        recompute: Recompute = "auto",
         devices: Annotated[int, Field(ge=0)] = 0,
     ) -> None:
         super().__init__(parts, layers)

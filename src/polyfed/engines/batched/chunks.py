@@ -15,6 +15,7 @@ from polyfed.engines.batched.together import Group, Together, no_memory
 MOST = 1024  # clients at once, on a GPU
 ON_HOST = 64  # on a CPU: larger stacks leave its caches
 SHARE = 0.8  # of the free memory is for a chunk: recorded programs keep some beside it
+OTHERS = 0.1  # of a GPU's memory: no more is taken by what is not ours, our own context included
 
 
 def fitting(one: int, two: int, free: int, lanes: int = 1) -> int:
@@ -74,6 +75,8 @@ class Chunks:
             if not self._tried or group.singly or len(group.clients) == 1:
                 return self.most
             about = part.about(group.request, 0)
+            if self._choices.known("recompute", about, lambda value: value is True):  # before it was resumed
+                part.ways.keep_less()
             found = self._choices.known("chunk", about, _fits)
             found = found or self._trial(part, group, about)
             if not found:
@@ -89,13 +92,13 @@ class Chunks:
         except Exception as error:
             if not no_memory(error):
                 return 0  # the work itself will say why
-            found, said = 1, "two do not fit into memory"
+            found, said, lasting = 1, "two do not fit into memory", False
         else:
             free = available()
             found = fitting(one, two, free, part.ways.lanes(group.request.work))
-            said = f"one more takes {_size(two - one)} of {_size(free)}"
+            said, lasting = f"one more takes {_size(two - one)} of {_size(free)}", undisturbed()
         said = f"{_up_to(found)} of the work {group.request.work!r} at once: {said}."
-        self._choices.make("chunk", about, found, said)
+        self._choices.make("chunk", about, found, said, lasting=lasting)
         return found
 
 
@@ -118,6 +121,12 @@ def peak(run: Callable[[], Any]) -> int:
     before = torch.cuda.memory_allocated()
     run()
     return torch.cuda.max_memory_allocated() - before
+
+
+def undisturbed() -> bool:
+    """Whether hardly any memory of the GPU is somebody else's: so much will be free for a later run, too."""
+    free, total = torch.cuda.mem_get_info()
+    return bool(total - free - torch.cuda.memory_reserved() < OTHERS * total)
 
 
 def available() -> int:

@@ -7,9 +7,10 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -275,13 +276,24 @@ def compiling() -> Iterator[None]:
 
     What has been compiled is kept for later runs, where the user has not said where.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache() / "compiled"))
+    _keep_compiled()
     import torch._dynamo  # takes a second, where nothing else needs it
 
     with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256):
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")  # which it looks at
         yield
+
+
+def _keep_compiled() -> None:
+    """Compiled code goes to the cache folder, where it can be written to; else wherever torch puts it."""
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    with suppress(OSError, RuntimeError):  # the last: no home folder
+        folder = cache() / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ class Together:
     def about(self, request: Request, clients: int) -> Facts:
         """All that a choice for this work depends on."""
         s = self.settings
-        how = {"machine": machine(s.device), "how": [s.tf32, s.compile, s.graph, s.way]}
+        how = {"machine": machine(s.device), "how": [s.tf32, s.compile, s.graph, s.way, s.recompute]}
         return {**depends_on(self._part, self.layers, request, clients), **how}
 
     def attempt(self, group: Group, clients: int) -> None:

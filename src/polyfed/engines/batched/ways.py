@@ -22,7 +22,8 @@ from polyfed.engines.batched.capture import Captured
 from polyfed.engines.batched.stacked import Grouped, Stacked
 from polyfed.engines.trial import Facts, compared, gpu_clock
 
-Way = Literal["stacked", "grouped", "branches"]
+Way = Literal["auto", "stacked", "grouped", "branches"]
+Recompute = Literal["auto", True, False]
 WAYS: dict[str, type[Stacked]] = {"stacked": Stacked, "grouped": Grouped, "branches": Branches}
 NAMED = {"stacked": "stacked", "grouped": "stacked with grouped convolutions", "branches": "in branches"}
 WORTH = 0.25e-3  # seconds a client and step: a stack that takes less is never worth another compilation
@@ -38,8 +39,8 @@ class Settings:
     compile: bool
     graph: bool
     pool: Any
-    way: Way | Literal["auto"] = "auto"
-    recompute: bool | Literal["auto"] = "auto"
+    way: Way = "auto"
+    recompute: Recompute = "auto"
 
 
 class Ways:
@@ -122,8 +123,8 @@ class Ways:
             return record(self.of(work))
         facts = about()
         known = self._choices.known("way", facts, WAYS.__contains__)
-        if known is not None:
-            return record(known)
+        if known is not None and (kept := _recorded_again(record, known)) is not None:
+            return kept
         graph, way, said = self._fastest(record, arguments, steps)
         clients = facts["clients"]
         self._choices.make("way", facts, way, f"The work {work!r} of {clients} clients goes {NAMED[way]}: {said}.")
@@ -154,3 +155,15 @@ class Ways:
         """What may be faster than a stack."""
         grouped = any(isinstance(module, nn.Conv2d) for module in self._problem.model.modules())
         return [*(["grouped"] if grouped else []), "branches"]
+
+
+def _recorded_again(record: Callable[[str], Captured], way: str) -> Captured | None:
+    """The program of a way that was chosen before; nothing where that way is not open any more, but for memory."""
+    try:
+        return record(way)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception:  # a stack may still do, or says by itself why not
+        if way == "stacked":
+            raise
+        return None

@@ -7,6 +7,7 @@ product of its windows (positions, k) with its weights (k, out).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def short_of(x: Tensor) -> Tensor:
 @torch.library.custom_op("polyfed::windows_times", mutates_args=())
 def windows_times(x: Tensor, w: Tensor, stride: int, pad: list[int]) -> Tensor:
     """Every client's windows under its own weights (clients, rows, height, width, out); pad: how x was padded."""
-    if x.is_cuda and not why_no_triton(x.device):
+    if _kernels(x, w.shape[1]):
         from polyfed.engines.batched.kernels import wide_triton
 
         return wide_triton.windows_times(x.contiguous(), w.contiguous(), stride)
@@ -88,7 +89,7 @@ def windows_times(x: Tensor, w: Tensor, stride: int, pad: list[int]) -> Tensor:
 @torch.library.custom_op("polyfed::windows_grad", mutates_args=())
 def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int) -> Tensor:
     """The weights' gradients, where d (clients, rows, height, width, out) is that of the output; of float32 sums."""
-    if x.is_cuda and not why_no_triton(x.device):
+    if _kernels(x, d.shape[-1]):
         from polyfed.engines.batched.kernels import wide_triton
 
         return wide_triton.windows_grad(x.contiguous(), d.contiguous(), kernel, stride).to(x.dtype)
@@ -99,6 +100,15 @@ def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int) -> Tensor
         for b in range(kernel[1])
     ]
     return torch.stack(taps, 2).view(len(x), d.shape[-1], *kernel, x.shape[-1])
+
+
+def _kernels(x: Tensor, out: int) -> bool:
+    return x.is_cuda and can_take(x, out) and not why_no_triton(x.device)
+
+
+def can_take(x: Tensor, out: int) -> bool:
+    """Whether the kernels are right for such images: their sums are of float32, their offsets of 32 bits."""
+    return x.dtype != torch.float64 and math.prod(x.shape[1:4]) * max(x.shape[4], out) < 2**31
 
 
 @windows_times.register_fake

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from polyfed.core.settings import Settings
 from polyfed.experiment.building import plan
 from polyfed.experiment.gain import PATIENCE, bases, chosen
 from polyfed.run.callbacks import Callback, RunView
-from polyfed.run.directory import RunDirectory
+from polyfed.run.directory import RunDirectory, write
 from polyfed.run.loop import execute
 from polyfed.study.running import DataOnce
 
 SPLITS = ("train", "test")
 DATA = DataOnce()  # a cell has several runs on the same
+MEMO = tempfile.TemporaryDirectory(prefix="polyfed-gain-")  # of the first process of a call; the others share it
 Accuracies = dict[str, dict[str, float]]  # by split, then by model
 
 
@@ -52,78 +57,111 @@ def accuracies(line: Mapping[str, Any]) -> Accuracies:
 
 @dataclass
 class Hits(Callback):
-    """Notes when each model is first as accurate as alone, and ends the run when all are, on both splits."""
+    """Notes when each model is first as accurate as alone, when all are at once, and ends the run, on both splits."""
 
     targets: Accuracies
+    at_once: bool = False  # whether the run ends when all are there at once, or when each has been
     first: dict[tuple[str, str], int] = field(default_factory=dict)  # by split and model
+    once: dict[str, int] = field(default_factory=dict)  # by split
     at: dict[int, Accuracies] = field(default_factory=dict)  # by round
 
     def on_evaluation(self, run: RunView, line: Mapping[str, Any]) -> None:
         t = int(line["round"])
         self.at[t] = accuracies(line)
         for split, some in self.targets.items():
-            for model, target in some.items():
-                if self.at[t][split][model] >= target:
-                    self.first.setdefault((split, model), t)
-        if len(self.first) == sum(map(len, self.targets.values())):
+            there = [model for model, target in some.items() if self.at[t][split][model] >= target]
+            for model in there:
+                self.first.setdefault((split, model), t)
+            if len(there) == len(some):
+                self.once.setdefault(split, t)
+        if len(self.once) == len(SPLITS) or (not self.at_once and all(self.last(split) for split in SPLITS)):
             run.stop()
 
     def last(self, split: str) -> int | None:
-        """T_M: the round by which every model has been there; None where one has not."""
+        """The round by which every model has been there; None where one has not."""
         found = [t for (of, _), t in self.first.items() if of == split]
         return max(found) if len(found) == len(self.targets[split]) else None
 
 
 def gain(settings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """A driver: the gain M T_1 / T_M where the target is what each model reaches alone in T_1 rounds.
-
-    A run that is not there after twice M T_1 rounds ends, and counts as if it were then.
+    """A driver: the gain M T_1 / T_M where the target is what each model reaches alone in T_1 rounds, and accuracies.
 
     Args:
-        settings: an experiment, its rounds being T_1, and M: how many of its models are trained, or copies of them.
+        settings: an experiment, its rounds being T_1; M: how many of its models are trained, or copies of them;
+            at_once: whether runs go on until all models are there at once; of: whose accuracies are told, the mean of
+            all if left out.
         seed: of the runs.
     """
     DATA.begin()
-    T, M = settings["rounds"], settings["M"]
-    experiment = {key: value for key, value in settings.items() if key != "M"} | {"seed": seed}
-    models = chosen(experiment, M)
-    alone = {base: _alone(json.dumps(experiment), base) for base in dict.fromkeys(models.values())}
+    experiment = {key: value for key, value in settings.items() if key not in ("M", "of", "at_once")} | {"seed": seed}
+    M, at_once, one_by_one = settings["M"], settings["at_once"], settings["M"] * experiment["rounds"]
+    found = _once("together", experiment, [M, at_once], lambda: _together(experiment, M, at_once))
+    values: dict[str, float | None] = {}
+    for split in SPLITS:
+        gained = one_by_one / found["needed"][split]
+        values |= {f"gain_{split}": gained, f"share_{split}": gained / M}
+        values[f"once_{split}"] = one_by_one / found["once"][split] if at_once else None
+        for when in ("alone", "together"):
+            some = found[when][split]
+            values[f"{when}_{split}"] = 100 * (some[settings["of"]] if "of" in settings else mean(some.values()))
+    return {"values": values, "rounds": found["rounds"]}
+
+
+def _together(experiment: Settings, M: int, at_once: bool) -> dict[str, Any]:
+    """What M models reach alone and together, and when; who is not there after twice M T_1 rounds counts as being then.
+
+    Args:
+        experiment: of all models; its rounds are T_1.
+        M: how many models.
+        at_once: whether the run goes on until all are there at once.
+    """
+    T, models = experiment["rounds"], chosen(experiment, M)
+    alone = {
+        base: _once("alone", experiment, base, partial(_alone, experiment, base))
+        for base in dict.fromkeys(models.values())
+    }
     targets = {split: {name: alone[base][split] for name, base in models.items()} for split in SPLITS}
     if M == 1:
-        return {"values": _values(targets, targets, models, dict.fromkeys(SPLITS, T), T), "rounds": T}
-    hits = Hits(targets)
-    _trained(experiment, models, PATIENCE * M * T, M, hits)
-    needed = {split: hits.last(split) or PATIENCE * M * T for split in SPLITS}
+        rounds = dict.fromkeys(SPLITS, T)
+        return {"needed": rounds, "once": rounds, "alone": targets, "together": targets, "rounds": T}
+    hits, most = Hits(targets, at_once), PATIENCE * M * T
+    _train(experiment, models, most, M, hits)
+    needed = {split: hits.last(split) or most for split in SPLITS}
+    once = {split: hits.once.get(split, most) for split in SPLITS}
     end = max(hits.at)
-    reached = {split: hits.at[min(needed[split], end)][split] for split in SPLITS}
-    return {"values": _values(targets, reached, models, needed, T), "rounds": end}
+    when = once if at_once else needed
+    reached = {split: hits.at[min(when[split], end)][split] for split in SPLITS}
+    return {"needed": needed, "once": once, "alone": targets, "together": reached, "rounds": end}
 
 
-@cache
-def _alone(experiment: str, base: str) -> dict[str, float]:
-    """The accuracies of one model that has all clients to itself, by split."""
-    settings = json.loads(experiment)
-    hits = Hits({split: {base: 2.0} for split in SPLITS})  # which none reaches
-    _trained(settings, {base: base}, settings["rounds"], settings["rounds"], hits)
-    return {split: hits.at[settings["rounds"]][split][base] for split in SPLITS}
+def _alone(experiment: Settings, base: str) -> dict[str, float]:
+    """The accuracies of one model that has all clients to itself, by split; whatever the schedule."""
+    T = experiment["rounds"]
+    hits = Hits({split: {base: math.inf} for split in SPLITS})  # which it does not reach
+    _train(experiment, {base: base}, T, T, hits)
+    return {split: hits.at[T][split][base] for split in SPLITS}
 
 
-def _trained(settings: Settings, models: Mapping[str, str], rounds: int, every: int, hits: Hits) -> None:
-    tables = {name: bases(settings)[base] for name, base in models.items()}
+def _train(experiment: Settings, models: Mapping[str, str], rounds: int, every: int, hits: Hits) -> None:
+    tables = {name: bases(experiment)[base] for name, base in models.items()}
     evaluate = {"every": every, "splits": ["train"]}
-    some = {**settings, "rounds": rounds, "models": tables, "evaluate": evaluate}
-    lines_of(some, [hits], whole={*models.values()} == {*bases(settings)})
+    some = {**experiment, "rounds": rounds, "models": tables, "evaluate": evaluate}
+    lines_of(some, [hits], whole={*models.values()} == {*bases(experiment)})
 
 
-def _values(
-    targets: Accuracies, reached: Accuracies, models: Mapping[str, str], needed: Mapping[str, int], T: int
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for split in SPLITS:
-        gained = len(models) * T / needed[split]
-        found |= {f"gain_{split}": gained, f"share_{split}": gained / len(models), f"rounds_{split}": needed[split]}
-        for when, table in (("alone", targets[split]), ("together", reached[split])):
-            found[f"{when}_{split}"] = 100 * sum(table.values()) / len(table)
-            if len({*models.values()}) == len(models):  # each is of its own kind
-                found |= {f"{name.replace('-', '_')}_{when}_{split}": 100 * table[name] for name in models}
-    return found
+def _once(what: str, experiment: Settings, of: Any, make: Callable[[], Any]) -> Any:
+    """What was computed before in this call, by any of its processes, or is now: rows of a table share runs.
+
+    Args:
+        what: 'alone' or 'together'.
+        experiment: of which; alone, a model's schedule does not matter.
+        of: which model, or how many, and when the run may end.
+        make: computes it.
+    """
+    same = {key: value for key, value in experiment.items() if what == "together" or key != "schedule"}
+    mark = hashlib.sha256(json.dumps([what, same, of], sort_keys=True).encode()).hexdigest()
+    path = Path(MEMO.name) / f"{mark}.json"
+    with FileLock(path.with_suffix(".lock")):  # who asks while another process computes it waits
+        if not path.is_file():
+            write(path, json.dumps(make()).encode())
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -30,9 +30,13 @@ from polyfed.tasks.engine import ArrayEngine
 from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
 
-
 MOST = 100_000  # rounds of a try, whose time is over long before
 TIMES = np.geomspace(1e-4, 1e3, 141)  # simulated seconds at which curves have their points: 20 a decade
+FIRST = {False: 1e-3, True: 1e-2}  # of them, the same for all seeds; the later one where there is latency
+TITLES = {
+    "wifi": "WiFi", "lte": "LTE", "g3": "3G",
+    "phone_wifi": "phones, WiFi", "phone_lte": "phones, LTE", "phone_g3": "phones, 3G",
+}  # fmt: skip
 FLOOR = 1e-6  # of a sub-optimality that is drawn
 
 
@@ -159,7 +163,7 @@ def curve(found: Trace, network: str, best: float) -> dict[str, Any]:
         best: the optimal primal value.
     """
     seconds, off = np.array(found.seconds[network]), found.off(best)
-    inside = TIMES[(TIMES >= seconds[1]) & (TIMES <= seconds[-1])]
+    inside = TIMES[(seconds[-1] >= TIMES) & (FIRST[network.startswith("phone_")] <= TIMES)]
     last = np.searchsorted(seconds, inside, side="right") - 1
     return {"x": {"simulated_seconds": inside.tolist()}, "y": np.maximum(off[last], FLOOR).tolist()}
 
@@ -174,7 +178,8 @@ def tuned(settings: Settings, seed: int) -> dict[str, Any]:
 
     Args:
         settings: case; problem, what all methods share; method, its table; tries, changes to it; networks, by name;
-            horizon, seconds on the network `clock` after which a try is over; every, until, faults, points of a curve.
+            horizon, seconds on the network `clock` after which a try is over; until, the sub-optimality where it is;
+            every, rounds between evaluations; faults; tries_at_most.
         seed: of the shuffle and of the nodes' draws.
     """
     case, networks = settings["case"], settings["networks"]
@@ -184,7 +189,8 @@ def tuned(settings: Settings, seed: int) -> dict[str, Any]:
         late = found.seconds[settings["clock"]][-1] >= settings["horizon"]
         return late or bool(found.off(best)[-1] <= settings["until"])
 
-    tables = [{**settings["problem"], **settings["method"], **one} for one in settings["tries"]]
+    tries = settings["tries"][: settings.get("tries_at_most")]
+    tables = [{**settings["problem"], **settings["method"], **one} for one in tries]
     given = {"seed": seed, "rounds": MOST, "every": settings["every"], "faults": settings.get("faults")}
     found = [trace(examples(case, seed), table, networks, stop=enough, **given) for table in tables]
     chosen = {name: _best(found, name, best) for name in networks}
@@ -193,7 +199,7 @@ def tuned(settings: Settings, seed: int) -> dict[str, Any]:
     values["left"] = 100 * min(float(one.off(best).min()) for one in chosen.values())
     if {"wifi", "g3"} <= {*networks}:
         values["slowdown"] = values["g3"] / values["wifi"]
-    curves = {name: curve(one, name, best) for name, one in chosen.items()}
+    curves = {TITLES[name]: curve(one, name, best) for name, one in chosen.items()}
     return {"values": values, "rounds": max(one.rounds[-1] for one in chosen.values()), "curves": curves}
 
 
@@ -223,5 +229,5 @@ def dropped(settings: Settings, seed: int) -> dict[str, Any]:
     )  # fmt: skip
     off = found.off(best)
     within = found.rounds[int(np.argmax(off <= 0.01))] if (off <= 0.01).any() else found.rounds[-1]
-    curves = {name: curve(found, name, best) for name in settings["networks"]}
+    curves = {TITLES[name]: curve(found, name, best) for name in settings["networks"]}
     return {"values": {"left": 100 * float(off[-1]), "within": within}, "rounds": found.rounds[-1], "curves": curves}

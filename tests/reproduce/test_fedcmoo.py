@@ -1,0 +1,50 @@
+"""FedCMOO's drivers on small data: Delta_M against its formula, progress from models that another run left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polyfed.reproduce.driving import driver_of
+from polyfed.reproduce.item import chosen
+
+DATA = {"name": "two-digits", "examples": 400, "clients": 4}
+MODEL = {"name": "mlp", "hidden": [16]}
+STEPS = {"lr": 0.1, "local_steps": 3, "batch_size": 16}
+
+
+def driven(key: str, settings: dict[str, Any]) -> Any:
+    (item,) = chosen(key)
+    return driver_of(item, item.grids[0])({"data": DATA, "model": MODEL, "cohort": 4, **settings}, 0)
+
+
+def test_delta_m_is_the_mean_relative_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    (item,) = chosen("fedcmoo/table4")
+    cost: Any = driver_of(item, item.grids[0])
+    alone = {"left": 1.0, "right": 0.8}
+    monkeypatch.setitem(
+        cost.__globals__,
+        "_accuracies",
+        lambda experiment, only, last: {only: alone[only]} if only else {"left": 0.9, "right": 0.6},
+    )
+    found = cost({"rounds": 1, "last": 1, "alone": {}}, 0)["values"]
+    assert found == {"delta_m": pytest.approx(100 * (0.1 + 0.25) / 2), "first": 100, "second": 80}
+
+
+def test_delta_m_is_above_0_where_only_alone_is_trained() -> None:
+    apart = {"rounds": 6, "last": 1, "evaluate": {"every": 6}, "alone": {"name": "fedavg", **STEPS, "lr": 0.5}}
+    found = driven("fedcmoo/table4", {**apart, "algorithm": {"name": "fedavg", **STEPS, "lr": 1e-9}})
+    assert found["values"]["delta_m"] > 20
+    assert found["rounds"] == 6
+
+
+def test_progress_is_measured_from_the_models_of_another_run() -> None:
+    trained = {"algorithm": {"name": "fedavg", **STEPS}, "clients": 4, "at": [0, 2, 4]}
+    found = driven("fedcmoo/fig11", {**trained, "probe": {"name": "fsmgda", **STEPS}})
+    curve = found["curves"]["local.loss"]
+    assert curve["x"]["round"] == [0, 2, 4]
+    assert all(value > 0 for value in curve["y"])
+    assert found["values"]["loss"] == pytest.approx(sum(curve["y"]) / 3)
+    still = driven("fedcmoo/fig11", {**trained, "at": [0], "probe": {"name": "fedavg", **STEPS, "lr": 1e-9}})
+    assert still["values"] == {"loss": pytest.approx(0, abs=1e-6), "accuracy": 0}
