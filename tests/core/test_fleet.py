@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from polyfed import Algorithm, FedAvg, Layer
 from polyfed.algorithms import State
 from polyfed.core.door import Door, PartView
-from polyfed.core.fleet import Metered, Stack, Sum
+from polyfed.core.fleet import Metered, Stack, Sum, _begun
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
@@ -121,3 +123,15 @@ def test_bytes_counted_are_bytes_sent() -> None:
         list(fleet.ask(range(6), Request("evaluate", state, options={"split": "train"})))
     assert meter.up + meter.down + meter.measuring == wire.up + wire.down
     assert min(meter.up, meter.down, meter.measuring) > 0
+
+
+def test_where_no_memory_can_be_pinned_copies_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*shape: Any, **settings: Any) -> Any:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch, "empty", refused)
+    plain = torch.ones(3)
+    there: Any = SimpleNamespace(
+        is_cuda=True, shape=plain.shape, dtype=plain.dtype, numel=lambda: 3, element_size=lambda: 4, cpu=lambda: plain
+    )
+    assert _begun(there) is plain

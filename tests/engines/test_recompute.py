@@ -30,7 +30,7 @@ CLIENTS, ROWS, WIDE = 2, 64, 6
 
 def deep() -> Problem:
     torch.manual_seed(0)
-    layers = [layer for _ in range(6) for layer in (nn.Linear(WIDE, WIDE), nn.GELU(), nn.LayerNorm(WIDE))]
+    layers = [layer for _ in range(3) for layer in (nn.Linear(WIDE, WIDE), nn.GELU(), nn.LayerNorm(WIDE))]
     return Problem(nn.Sequential(*layers, nn.Linear(WIDE, 3)), [Objective("y", "cross-entropy")])
 
 
@@ -124,9 +124,7 @@ def test_a_client_that_does_not_fit_alone_is_tried_so_before_the_run_ends() -> N
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_compiled_code_is_kept_where_it_can_be(
-    writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_code_is_kept_where_it_can_be(writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # so that it is taken out again after the test
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -64,7 +64,7 @@ def test_shards_give_the_same_model(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])
 def test_shards_hold_what_every_engine_must(device: Device) -> None:
-    check_engine(lambda parts, layers: Batched(parts, layers, device=device, chunk=1, devices=2, compile=False))
+    check_engine(lambda parts, layers: Batched(parts, layers, device=device, chunk=2, devices=2, compile=False))
 
 
 class Counted(Layer):

@@ -27,7 +27,7 @@ class Choices:
 
     def __init__(self) -> None:
         self._made: dict[str, dict[str, Any]] = {}  # 'kind-checksum' -> its value and the sentence on it
-        self._unsaid: list[str] = []
+        self._unsaid: dict[str, str] = {}  # of those that nobody has been told, the sentences
         self._lock = threading.Lock()  # several shards of a run may choose at once
 
     def known(self, kind: str, about: Mapping[str, Any], fits: Callable[[Any], bool]) -> Any:
@@ -67,7 +67,7 @@ class Choices:
 
     def _note(self, name: str, value: Any, said: str) -> None:
         self._made[name] = {"value": value, "said": said}
-        self._unsaid.append(said)
+        self._unsaid[name] = said
 
     def share(self, other: Choices) -> None:
         """From now on these are another one's, too: of a run whose engine has several others inside."""
@@ -76,7 +76,7 @@ class Choices:
     def news(self) -> list[str]:
         """The sentences on what was chosen since this was last asked."""
         with self._lock:
-            said = list(dict.fromkeys(self._unsaid))
+            said = list(dict.fromkeys(self._unsaid.values()))
             self._unsaid.clear()
         return said
 

@@ -116,7 +116,11 @@ def _begun(a: Tensor) -> Tensor:
     """A copy that is under way."""
     if not a.is_cuda or a.numel() * a.element_size() > PINNED:
         return a.cpu()
-    return torch.empty(a.shape, dtype=a.dtype, pin_memory=True).copy_(a, non_blocking=True)
+    try:
+        there = torch.empty(a.shape, dtype=a.dtype, pin_memory=True)
+    except RuntimeError:  # the system has no more of such memory
+        return a.cpu()
+    return there.copy_(a, non_blocking=True)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from polyfed.client.runner import ClientRunner
 from polyfed.core.engine import Engine, engines
 from polyfed.core.fleet import Ids, Stack
 from polyfed.core.layer import Layers
-from polyfed.core.messages import Request
+from polyfed.core.messages import Reply, Request
 from polyfed.core.part import Parts
 from polyfed.core.work import works
 from polyfed.engines.batched import Batched
@@ -87,8 +87,9 @@ class OnHost(Engine):
 
     @cached_property
     def batched(self) -> Batched:
-        """The other one, made when it is first needed."""
-        made = Batched(self.parts, self.layers, device="cpu")
+        """The other one, of the models that it can take, made when it is first needed."""
+        fit = {name: part for name, part in self.parts.items() if not unfit(part.problem, self.layers)}
+        made = Batched(fit, self.layers, device="cpu")
         for name, part in made.together.items():
             part.memory = self.local.memory[name]
         return made
@@ -116,10 +117,10 @@ class OnHost(Engine):
         about = depends_on(self.parts[request.part], self.layers, request, min(len(clients), ON_HOST))
         about |= {"machine": machine(HOST), "workers": self._workers}
         known = self.choices.known("engine", about, ("local", "batched").__contains__)
-        if known is not None:
-            return str(known)
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*runs client by client")  # then it is `local` that does so
+            if known == "local" or (known and not self._draws(clients, request)):  # as its code may do by now
+                return str(known)
             found = self._tried(clients, request)
         said = f"The work {request.work!r} runs on {found.engine}: {found.why}."
         self.choices.make("engine", about, found.engine, said, lasting=found.lasting)
@@ -127,10 +128,7 @@ class OnHost(Engine):
 
     def _tried(self, clients: Ids, request: Request) -> Chosen:
         """The faster engine, as far as that is worth a trial."""
-        part = self.parts[request.part]
-        self.local.memory[request.part].recall(clients, request)  # of all at once: those of one past can go together
-        (job,) = self._jobs(clients[:1], some_of(cut(request, 1), [0]))
-        run = partial(ClientRunner(part.problem, part.federation, self.layers), job)
+        run = self._first(clients, request)
         if run()[0].error:
             return Chosen("local", f"client {clients[0]}, with which a trial began, has failed", lasting=False)
         if _drew():
@@ -139,6 +137,17 @@ class OnHost(Engine):
         if one > LONG:
             return Chosen("local", f"a step of one client takes {1e3 * one:.0f} ms, of which stacking saves little")
         return self._compared(clients, request, one)
+
+    def _first(self, clients: Ids, request: Request) -> Callable[[], tuple[Reply, Any]]:
+        """One step of the first client."""
+        part = self.parts[request.part]
+        self.local.memory[request.part].recall(clients, request)  # of all at once: those of one past can go together
+        (job,) = self._jobs(clients[:1], some_of(cut(request, 1), [0]))
+        return partial(ClientRunner(part.problem, part.federation, self.layers), job)
+
+    def _draws(self, clients: Ids, request: Request) -> bool:
+        self._first(clients, request)()
+        return _drew()
 
     def _compared(self, clients: Ids, request: Request, one: float) -> Chosen:
         """Some of the cohort and some of its steps on both engines, as many as the time allows.
@@ -160,7 +169,7 @@ class OnHost(Engine):
         if seconds(stacked) > PATIENCE:
             return Chosen("local", "a stacked step takes too long for a trial")
         if self._apart(some, tried):
-            return Chosen("local", "it cannot be stacked")
+            return Chosen("local", "it cannot be stacked", lasting=False)  # which may be mended in the model's code
         # the processor's own time, unless other processes do the work: this one may have to wait for its turn
         clock = time.perf_counter if self.overlaps else time.process_time
         local, batched = compared(partial(self.local.attempt, jobs), stacked, clock=clock)

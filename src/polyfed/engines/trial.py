@@ -68,7 +68,7 @@ def depends_on(part: Part, layers: Layers, request: Request, clients: int) -> Fa
     shape = [getattr(options, name, None) for name in ("steps", "epochs", "batch_size", "split", "optimizer")]
     return {
         "model": [[name, list(p.shape), p.requires_grad] for name, p in problem.model.named_parameters()],
-        "modules": [type(module).__qualname__ for module in problem.model.modules()],
+        "modules": [f"{type(module).__qualname__}({module.extra_repr()})" for module in problem.model.modules()],
         "objectives": [[o.name, _named(o.loss)] for o in problem.objectives],
         "type": [str(problem.dtype), problem.autocast],
         "inputs": _inputs(part.federation),

@@ -149,7 +149,8 @@ def _bars(page: _Page) -> Figure | None:
 def _places(page: _Page) -> Iterator[tuple[Grid, str, str]]:
     for grid in page.grids:
         for measure in page.draw.measures:
-            title = page.item.measure(measure).title
+            alone = len(page.draw.measures) == 1 and page.of_grid(grid)  # the axis says what is measured
+            title = "" if alone else page.item.measure(measure).title
             yield grid, measure, page.panel(title, page.of_grid(grid))
 
 

@@ -92,11 +92,11 @@ def _weight_grad(
     tl.store(out + at, acc, mask=(o < O)[:, None] & (k < K)[None, :])
 
 
-def windows_times(x: Tensor, w: Tensor, stride: int, tile: tuple[int, ...] | None = None) -> Tensor:
+def windows_times(x: Tensor, w: Tensor, stride: int) -> Tensor:
     (g, n), shape = x.shape[:2], _shape(x, w.shape[1], w.shape[2:4], stride)
     out = x.new_empty(g, n, shape["OH"], shape["OW"], shape["O"])
     positions = n * shape["OH"] * shape["OW"]
-    bp, bo, bk, warps, stages = tile or _forward_tile(shape["O"], x.dtype)
+    bp, bo, bk, warps, stages = _forward_tile(shape["O"], x.dtype)
     tiles = -(-positions // bp)
     _forward[(g * tiles, -(-shape["O"] // bo))](
         x, w, out, positions, tiles, x[0].numel(), **shape, BP=bp, BO=bo, BK=bk, EXACT=_exact(),
@@ -105,11 +105,11 @@ def windows_times(x: Tensor, w: Tensor, stride: int, tile: tuple[int, ...] | Non
     return out
 
 
-def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int, tile: tuple[int, ...] | None = None) -> Tensor:
+def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int) -> Tensor:
     (g, n), shape = x.shape[:2], _shape(x, d.shape[-1], kernel, stride)
     positions, entries = n * shape["OH"] * shape["OW"], shape["C"] * kernel[0] * kernel[1]
     (x, x_low), (d, d_low), exact = _split(x), _split(d), _exact()  # positions are no inner dimension, as TF32 wants
-    bp, bo, bk, warps, stages = tile or (32, _block(shape["O"], 128), 64 if entries % 128 else 128, 4, 3)
+    bp, bo, bk, warps, stages = 32, _block(shape["O"], 128), 64 if entries % 128 else 128, 4, 3
     blocks = -(-shape["O"] // bo), -(-entries // bk)
     tiles = -(-positions // bp)
     wanted = max(1, PROGRAMS // (g * blocks[0] * blocks[1]))  # parts of a client's positions
