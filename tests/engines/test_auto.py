@@ -299,7 +299,8 @@ def test_a_choice_depends_on_the_model_the_work_and_the_data() -> None:
     sgd = Request("sgd", options={"lr": 0.1, "steps": 2, "batch_size": 8})
     found = [
         facts(plain, sgd), facts(other, sgd), facts(small_problem(objectives=3), sgd), facts(plain, cut(sgd, 5)),
-        facts(dropping(0.3), sgd), facts(dropping(0.4), sgd), facts(plain, sgd, clients=7), facts(plain, sgd, rows=200), facts(small_problem(dtype=torch.float64), sgd),
+        facts(dropping(0.3), sgd), facts(dropping(0.4), sgd),
+        facts(plain, sgd, clients=7), facts(plain, sgd, rows=200), facts(small_problem(dtype=torch.float64), sgd),
         facts(plain, Request("evaluate", options={"split": "train"})),
     ]  # fmt: skip
     assert len(set(found)) == len(found)

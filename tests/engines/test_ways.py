@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -211,6 +212,64 @@ def test_what_cannot_be_stacked_goes_in_branches_without_a_warning() -> None:
     (said,) = result.summary["choices"]
     assert said.startswith("The work 'sgd' goes in branches, as it cannot be stacked (RuntimeError: vmap")
     assert [len(line.get("choices", ())) for line in result.history] == [1, 0]
+
+
+def test_what_cannot_be_stacked_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may look at numbers, which ends a recording."""
+    made: list[str] = []
+
+    class Program:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+            program(*arguments)
+            made.append("recorded")
+
+    init = Batched.__init__
+
+    def recording(self: Batched, *args: Any, **settings: Any) -> None:
+        init(self, *args, **settings)
+        for part in self.together.values():
+            part.settings = replace(part.settings, graph=True)
+
+    monkeypatch.setattr("polyfed.engines.batched.together.Captured", Program)
+    monkeypatch.setattr(Batched, "__init__", recording)
+    result = run({"name": "batched", "device": "cpu"})
+    assert not made
+    assert torch.allclose(vector(result), vector(run("local")), atol=1e-6)
+
+
+class Stream:
+    """A GPU's stream that is none, and those whose work it waits for."""
+
+    def __init__(self) -> None:
+        self.after: list[Stream] = []
+
+    def wait_stream(self, other: Stream) -> None:
+        self.after.append(other)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_all_branches_are_joined_also_where_one_fails(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, streams = Stream(), [Stream() for _ in range(4)]
+    used: list[Stream] = []
+
+    def one(t: Tensor) -> tuple[Tensor]:
+        if fails and len(used) == 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return (2 * t,)
+
+    def enter(stream: Stream) -> Any:
+        used.append(stream)
+        return nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: before)
+    monkeypatch.setattr(torch.cuda, "stream", enter)
+    branches = Branches(small_problem(), torch.device("cpu"), False, {})
+    monkeypatch.setattr(branches, "_streams", streams)
+    with pytest.raises(torch.cuda.OutOfMemoryError) if fails else nullcontext():
+        assert torch.equal(branches._each(one, [torch.ones(3, 2)])[0], 2 * torch.ones(3, 2))
+    assert before.after == streams[:3]  # as many as there are clients
+    assert all(stream.after == [before] for stream in streams[:3])
+    assert used == streams[: 2 if fails else 3]
 
 
 @pytest.mark.parametrize("way", ["auto", "stacked", "branches"])

@@ -25,7 +25,8 @@ def test_gaps_have_their_curve() -> None:
     found = testbed.gaps(about, seed=1)
     curve = found["curves"]["gap"]
     assert curve["x"]["round"] == [4, 8]
-    assert found["values"] == {"gap": curve["y"][-1], "places": None}
+    assert found["values"] == {"gap": curve["y"][-1], "inside": found["values"]["inside"], "places": None}
+    assert curve["y"][0] > found["values"]["inside"] != curve["y"][1]
     assert curve["y"][1] < curve["y"][0]
 
 

@@ -87,9 +87,11 @@ class Branches(Stacked):
         before, streams = torch.cuda.current_stream(), self._streams[:clients]
         for stream in streams:
             stream.wait_stream(before)
-        yield lambda c: torch.cuda.stream(streams[c % len(streams)])
-        for stream in streams:
-            before.wait_stream(stream)
+        try:
+            yield lambda c: torch.cuda.stream(streams[c % len(streams)])
+        finally:  # also where memory ran out: a recording cannot be ended while a branch of it is open
+            for stream in streams:
+                before.wait_stream(stream)
 
 
 @contextmanager

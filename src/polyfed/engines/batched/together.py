@@ -214,7 +214,9 @@ class Together:
 
     def _run_stacked(self, group: Group, which: slice) -> Stack:
         task = self._task(group, which)
-        found = Stack(task.clients, self._replayed(task) if self.settings.graph else self._computed(task))
+        # what vmap refuses mostly looks at numbers, which a recording cannot; one that fails harms torch's allocator
+        records = self.settings.graph and task.request.work not in self.ways.refused
+        found = Stack(task.clients, self._replayed(task) if records else self._computed(task))
         return found.drop(task.failed) if task.failed else found
 
     def _task(self, group: Group, which: slice) -> Task:
