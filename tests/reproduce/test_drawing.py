@@ -93,3 +93,19 @@ def test_points_of_several_grids_share_a_panel_where_their_names_differ() -> Non
 def test_nothing_is_drawn_of_nothing() -> None:
     item = item_with(1, kind="bars", measures=["a"])
     assert figures_of(item, Record("p", "fig1", "full", 4)) == []
+
+
+def test_points_of_a_series_are_joined() -> None:
+    item = item_with(1, kind="scatter", measures=["a", "b"])
+    for row in item.grids[0].rows:
+        row.series, row.x = "both", None
+    (figure,) = figures_of(item, record_of(item))
+    (one,) = figure.series
+    assert (one.name, one.mode, len(one.y)) == ("both", "both", 2)
+    assert list(one.x["x"]) == sorted(one.x["x"])
+
+
+def test_grids_alone_name_the_places_of_one_measure() -> None:
+    item = item_with(2, kind="dots", measures=["a"])
+    (figure,) = figures_of(item, record_of(item))
+    assert list(figure.categories) == [grid.title or grid.name for grid in item.grids]

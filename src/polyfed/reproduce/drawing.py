@@ -159,17 +159,22 @@ def _at(page: _Page, grid: Grid, measure: str, label: str) -> tuple[float, float
     return (math.nan, 0.0) if row is None else page.mean(measure, grid, row)
 
 
+def _joined(row: Row) -> str:
+    """The series that a row's point is joined with, or its own name; one with an x of its own is for 'lines'."""
+    return row.series if row.series and row.x is None else row.label
+
+
 def _scatter(page: _Page) -> Figure | None:
     """The second measure over the first, a point for each row; those of a series are joined."""
     first, second = (page.item.measure(name) for name in page.draw.measures[:2])
-    names = list(dict.fromkeys(row.series or row.label for grid in page.grids for row in grid.rows))
+    names = list(dict.fromkeys(_joined(row) for grid in page.grids for row in grid.rows))
     series, panels = [], []
     labels = [row.label for grid in page.grids for row in grid.rows]
     apart = len({*labels}) < len(labels)  # rows of several grids can be told from each other by their names, or not
     for grid in page.grids:
         panel = page.of_grid(grid) if apart else ""
         for i, name in enumerate(names):
-            rows = [row for row in grid.rows if (row.series or row.label) == name]
+            rows = [row for row in grid.rows if _joined(row) == name]
             pairs = [(page.mean(first.name, grid, row)[0], page.mean(second.name, grid, row)[0]) for row in rows]
             there = sorted(pair for pair in pairs if np.isfinite(pair).all())
             if there:

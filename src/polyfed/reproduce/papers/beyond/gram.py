@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from polyfed import FedCMOO, train
@@ -72,7 +73,7 @@ def noted(settings: str, compress: str, ways: int, seed: int) -> tuple[list[Matr
     method = FedCMOO(**own, compress=json.loads(compress), ways=2 if ways == 2 else 1, weighting=watched)
     result = train(
         part.problem, part.federation, method, rounds=table["rounds"], cohort=table["cohort"], seed=seed,
-        engine=table.get("engine", "local"), evaluate={"every": table["rounds"]}, keep=False,
+        engine="auto" if torch.cuda.is_available() else "local", evaluate={"every": table["rounds"]}, keep=False,
     )  # fmt: skip
     sent = sum(line["bytes_up"] for line in result.history) / sum(len(line["cohort"]) for line in result.history)
     return watched.seen[-table["rounds"] :], sent / (4 * part.problem.dim) - 1  # the first is of the settings' check
