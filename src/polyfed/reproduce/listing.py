@@ -27,13 +27,13 @@ def entries(out: Path) -> list[dict[str, Any]]:
     for paper in papers():
         for item in items(paper):
             record = local(item, out) or known(item)
+            why = "data not here" if missing_data(item) else "not run"  # what has no verdict
+            claims = [(one.claim.text, str(one.verdict)) for one in judge_all(item, record)]
             state: str = state_of(item, record)
-            if state == "not run" and missing_data(item):
-                state = "data not here"
             found.append({
-                "item": item.key, "title": f"{item.where}: {item.title}", "state": state,
+                "item": item.key, "title": f"{item.where}: {item.title}", "state": why if state == "not run" else state,
                 "mode": "" if record is None else record.mode,
-                "claims": [{"text": one.claim.text, "state": one.verdict} for one in judge_all(item, record)],
+                "claims": [{"text": text, "state": why if of == "not run" else of} for text, of in claims],
                 "minutes": item.minutes.model_dump(), "command": item.command(False),
             })  # fmt: skip
     return found
@@ -52,11 +52,10 @@ def texts(found: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     """The rows of a table: a line for each claim, the item's own on its first."""
     for one in found:
         times = [span(60 * one["minutes"][key]) for key in ("quick", "full", "gpu")]
-        mode = " (quick)" if one["mode"] == "quick" and one["state"] in ("seen", "in part", "not seen") else ""
         for i, claim in enumerate(one["claims"]):
-            state = one["state"] if one["state"] == "data not here" else claim["state"]
+            mode = " (quick)" if one["mode"] == "quick" and claim["state"] in ("seen", "in part", "not seen") else ""
             first = i == 0
             yield (
-                one["item"] if first else "", claim["text"], f"{state}{mode}", *(times if first else ["", "", ""]),
+                one["item"] if first else "", claim["text"], claim["state"] + mode, *(times if first else ["", "", ""]),
                 one["command"] if first else "",
             )  # fmt: skip
