@@ -45,7 +45,8 @@ def take(runs: Path, records: Path) -> None:
             how = How(quick=quick, out=runs)
             if not (folder_of(item, how) / FILE).is_file():
                 continue
-            record, path = collect(item, how), record_path(records, item, how.mode)
+            failed = read_record(folder_of(item, how) / FILE).failed
+            record, path = collect(item, how, failed), record_path(records, item, how.mode)
             before = len(read_record(path).cells) if path.is_file() else 0
             if record.cells and len(record.cells) >= before:
                 record.write(path)

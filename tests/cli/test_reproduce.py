@@ -44,7 +44,7 @@ def test_absent_data_are_a_state(toy: Path, place: Path) -> None:
     assert "which is not here" in done.stderr
     everything = cli("all", "--quick", "--jobs", "1")
     assert everything.exit_code == 1  # the others were run
-    assert "toy-paper/table1: " in everything.stderr
+    assert "\ntoy-paper/table1 needs the data set" in everything.stderr
     assert "**seen**: Powers rise with n." in everything.stdout
     assert not place.exists()
 
@@ -79,5 +79,8 @@ def test_settings_of_a_person_count_most() -> None:
     assert "`polyfed reproduce toy-paper/table1 --quick --set rounds=1`" in done.stdout
     bad = cli("toy-paper/table1", "--quick", "--jobs", "1", "--set", "algorithm.lrr=1")
     assert (bad.exit_code, "Unknown key" in bad.stderr) == (2, True)
-    assert cli("--set", "rounds=1").exit_code == 2
+    assert states()["toy-paper/table1"] == "not run"  # what was run is another experiment
+    for words in (["--set", "rounds=1"], ["--quick"], [""], ["/"]):  # an empty name is not everything
+        assert (cli(*words).exit_code, "Name what is to be run" in cli(*words).stderr) == (2, True)
+    assert "no such file" in cli("--merge", "nothing.zip").stderr
     assert cli("toy-paper/nothing").exit_code == 2

@@ -79,3 +79,16 @@ def test_what_is_not_there_is_a_sentence() -> None:
     with pytest.raises(BadInput, match=r"has 'a.los'. Did you mean 'a.loss'\?"):
         value("a.los")
     assert [point.spent["round"] for point in points_of("a.loss", "", "lower", LINES)] == [1, 2, 4, 5, 6]
+
+
+def test_a_run_that_diverged_has_no_loss_at_the_end() -> None:
+    lines: list[dict[str, Any]] = [
+        {"round": 1, "losses": {"left": 1.0, "right": 2.0}, "metrics": {"left": {"accuracy": 0.5}}},
+        {"round": 2, "losses": {"left": 0.9, "right": None}, "metrics": {"left": {"accuracy": 0.6}}},
+        {"round": 3},
+    ]
+    about: dict[str, Any] = {"name": "m", "title": "m", "better": "lower"}
+    found = [value_of(Measure(**about, of=f"{of}.loss"), lines) for of in ("left", "right", "mean", "worst")]
+    assert found == [0.9, None, None, None]
+    assert value_of(Measure(**about, of="left.accuracy"), lines) == 0.6
+    assert value_of(Measure(**about, of="right.loss", take="best"), lines) == 2.0

@@ -73,6 +73,22 @@ def test_the_site_draws_what_pages_link() -> None:
     assert {*linked()} == drawn
 
 
+def test_what_failed_stays_known_when_records_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = use_made_papers(tmp_path / "papers", monkeypatch)
+    whole = (place / "fig1.py").read_text()
+    fails = "def power(settings, seed):\n    return {'values': {'value': 1 / (settings['n'] - 2)}}\n"
+    (place / "fig1.py").write_text(fails)
+    (item,) = chosen("toy-paper/fig1")
+    run_item(item, How(jobs=1))
+    tool, records = script(ROOT / "tools" / "results.py"), tmp_path / "records"
+    tool.take(Path("runs/reproduce"), records)
+    assert {one.row for one in read_record(record_path(records, item, "full")).failed} == {"n = 2"}
+    (place / "fig1.py").write_text(whole)
+    run_item(item, How(jobs=1))
+    tool.take(Path("runs/reproduce"), records)
+    assert read_record(record_path(records, item, "full")).failed == []
+
+
 def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_made_papers(tmp_path / "papers", monkeypatch)
     tool, extension = script(ROOT / "tools" / "results.py"), script(ROOT / "docs" / "_ext" / "polyfed_results.py")
@@ -88,6 +104,8 @@ def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monke
     assert "(figures/toy-paper/table1.svg)" in page
     assert "| [Figure 1](toy-paper.md) | Powers rise with n. | seen | 3 |" in index
     assert "| [Table 1](toy-paper.md) | Large steps end lower. | in part | 2, quick |" in index
-    assert "Of 2 claims: 1 seen, 1 seen in part, 0 not seen, 0 not run." in index
+    assert "Of 2 claims: 1 seen, 1 seen in part, 0 not seen, 0 not run. 1 of these verdicts are of quick" in index
+    assert "1 of those seen in part have fewer than 3 seeds" in index
+    assert "Measured figures are of the quick version" in page
     extension.draw_figures(SimpleNamespace(srcdir=tmp_path / "docs"))
     assert {path.name for path in (tmp_path / "docs").glob("results/figures/toy-paper/*")} == {"fig1.svg", "table1.svg"}

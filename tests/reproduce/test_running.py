@@ -95,6 +95,13 @@ def test_a_function_that_fails_is_a_sentence(toy: Path) -> None:
         run_item(item, How(jobs=1, out=Path("other")))
 
 
+@pytest.mark.usefixtures("toy")
+def test_what_a_person_sets_does_not_reach_functions_and_is_not_said_to(capsys: pytest.CaptureFixture[str]) -> None:
+    (item,) = chosen("toy-paper/fig1")
+    assert run_item(item, How(jobs=1, changes=["rounds=1"])).changes == []
+    assert "toy-paper/fig1: --set does not change what functions compute: powers." in capsys.readouterr().err
+
+
 class Rounds:
     """Notes each round that begins here, and makes it last."""
 
@@ -143,6 +150,15 @@ def test_packs_have_no_path_of_the_machine_and_are_the_same_bytes(tmp_path: Path
         assert len(pack.namelist()) == 12 * 5 + 9 * 2
         assert not any(str(tmp_path).encode() in pack.read(name) for name in pack.namelist())
     assert len(first) < 40_000
+
+
+@pytest.mark.usefixtures("toy")
+def test_cells_of_another_version_are_said_to_be() -> None:
+    run_items(chosen("toy-paper/fig1"), How(jobs=1, out=Path("out")))
+    for path in Path("out").glob("*/*/*/*.made.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "version": "0.0.9"}))
+    (said,) = merge_packs([write_pack(Path("out"), Path("a.zip"))], Path("second"))
+    assert "9 cells taken over, 0 known already. Some are of polyfed 0.0.9, this is " in said
 
 
 @pytest.mark.parametrize(

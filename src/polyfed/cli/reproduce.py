@@ -47,12 +47,14 @@ def reproduce(
         for said in merge_packs(merge or [], out):
             print(said, file=sys.stderr)
         if what is None:
-            if minutes is not None or set_ or jobs:
+            if quick or minutes is not None or set_ or jobs:
                 raise BadInput("Name what is to be run, a paper, an item or 'all'; without one, everything is listed.")
             if pack is not None:
                 print(f"pack: {visible(write_pack(out, pack))}", file=sys.stderr)
             _list(out, json_)
             return
+        if not what.strip("/"):  # a shell's empty variable, say: not everything
+            raise BadInput("Name what is to be run, a paper, an item or 'all'. Found ''.")
         until = math.inf if minutes is None else time.monotonic() + 60 * minutes
         how = How(quick, out, jobs, until, tuple(set_ or ()), progress=True)
         _run(chosen("" if what == "all" else what), how, pack, json_)

@@ -10,15 +10,18 @@ A claim is looked at part by part, for each of its measures, grids and rows that
 | within | every one of `rows` in [low, high] | 95 % interval of the mean | it lies inside | the mean does |
 | near | every one of `rows` within `margin` of what is published | 95 % interval of the difference | inside | it is |
 | order | `rows` from lowest to highest | exact test of Kendall's S over seeds | p < 0.05, in order | tau >= 0.5 |
-| trend | `rows` rising or falling | exact test of Kendall's S over seeds | p < 0.05 | tau of the means > 0 |
+| trend | `rows` rising or falling | exact test of Kendall's S over seeds | p < 0.05, tau > 0 | tau >= 0.5 |
 | spread | row varies less over seeds than each of `than` | one-sided F-test of variances | p < 0.05 | it is smaller |
 
 P-values are corrected by Holm over the parts of a claim. Fewer than three seeds allow no test: 'in part' is then the
 most. Where every seed has the same difference, a t-test would be certain of it however few they are: a sign test takes
 its place, which five seeds can pass. A row without any spread has no F-test, and is seen in part at most. Rows whose
-seeds differ are compared by Welch's test. A target that was not reached counts as reached with the last round. A claim
-is seen if all its parts are, not seen if none is at least in part, else seen in part. `than` and `rows` may name rows
-of another grid as 'grid / row'.
+seeds differ are compared by Welch's test. A target that was not reached counts as reached at the end of the grid's
+longest run, so that short runs win nothing by it. A row of which some seeds have no figure (a run that diverged) is
+seen in part at most. A claim is seen if all its parts are; in part if some part is seen, or at least half of them are
+in part; else not seen. Rows that a quick version leaves out are left out of its verdict; any other row that is missing
+makes the claim 'not run', and a whole grid that has not begun leaves it in part at most. `than` and `rows` may name
+rows of another grid as 'grid / row'.
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc, stdtr, stdtrit
 
+from polyfed.reproduce.grids import rows_of
 from polyfed.reproduce.item import Claim, Item, Measure
 from polyfed.reproduce.record import Record
 from polyfed.study.statistics import ALPHA, FEWEST, holm
 
 Word = Literal["seen", "in part", "not seen", "not run"]
 Values = dict[int, float]  # by seed
-PART = 0.5  # Kendall's tau of the means from which an order is seen in part
+PART = 0.5  # Kendall's tau of the means from which an order or a trend is seen in part
 
 
 @dataclass(frozen=True)
@@ -77,19 +81,23 @@ def judge_all(item: Item, record: Record | None) -> list[Judged]:
 
 def judge(item: Item, claim: Claim, record: Record) -> Judged:
     """A claim against a record."""
-    parts = [part for measure in claim.measures for part in _parts(_Asked(item, claim, record, item.measure(measure)))]
+    asked = [_Asked(item, claim, record, item.measure(measure)) for measure in claim.measures]
+    parts = [part for one in asked for part in _parts(one)]
     tested = [i for i, part in enumerate(parts) if part.p is not None]
     for i, p in zip(tested, holm([parts[i].p or 0.0 for i in tested]), strict=True):
         lost = parts[i].verdict == "seen" and p >= ALPHA
         parts[i] = replace(parts[i], p=p, verdict="in part" if lost else parts[i].verdict)
-    return Judged(claim, together([part.verdict for part in parts]), parts)
+    verdict = together([part.verdict for part in parts])
+    return Judged(claim, "in part" if verdict == "seen" and asked[0].waits else verdict, parts)
 
 
 def together(words: Sequence[Word]) -> Word:
-    """The verdict of several: seen if all are, not seen if none is at least in part."""
+    """The verdict of several: seen if all are, in part if one is or at least half are in part."""
     if not words or "not run" in words:
         return "not run"
-    return "seen" if {*words} == {"seen"} else "not seen" if {*words} == {"not seen"} else "in part"
+    if {*words} == {"seen"}:
+        return "seen"
+    return "in part" if "seen" in words or 2 * words.count("in part") >= len(words) else "not seen"
 
 
 @dataclass(frozen=True)
@@ -103,20 +111,45 @@ class _Asked:
 
     @property
     def grids(self) -> list[str]:
-        named = [*([self.claim.row] if self.claim.row else []), *self.claim.than, *self.claim.rows]
-        if all(self._place(one, "")[0] for one in named):
+        if all(self._place(one, "")[0] for one in self._named):
             return [""]  # every row says whose it is
         return self.claim.grids or [grid.name for grid in self.item.grids]
 
+    @property
+    def waits(self) -> bool:
+        """Whether a grid that the claim is about has not begun yet."""
+        later = [grid for grid in self.grids if not self.begun(grid)]
+        return any(self.has(row, grid) for grid in later for row in self._named)
+
+    def begun(self, grid: str) -> bool:
+        """Whether some cell of a grid is there."""
+        return not grid or any(cell.grid == grid for cell in self.record.cells)
+
+    @property
+    def _named(self) -> list[str]:
+        return [*([self.claim.row] if self.claim.row else []), *self.claim.than, *self.claim.rows]
+
     def values(self, row: str, grid: str) -> Values:
-        """A row's figures by seed; a target that was not reached counts as reached at the end."""
+        """A row's figures by seed; a target that was not reached counts as reached at the end of the longest run."""
         grid, row = self._place(row, grid)
         found = self.record.values(self.measure.name, grid, row)
         if self.measure.take == "reach":
-            mine = [cell for cell in self.record.cells if (cell.grid, cell.row) == (grid, row)]
-            ends = {cell.seed: getattr(cell, self.measure.cost, None) for cell in mine}
-            found = {seed: ends[seed] if value is None else value for seed, value in found.items()}
+            ends = [getattr(cell, self.measure.cost, None) for cell in self.record.cells if cell.grid == grid]
+            end = max((one for one in ends if one is not None), default=None)
+            found = {seed: end if value is None else value for seed, value in found.items()}
         return {seed: value for seed, value in found.items() if value is not None}
+
+    def has(self, row: str, grid: str) -> bool:
+        """Whether the version that was run has a row: a quick one may leave it out, and so may a grid."""
+        grid, row = self._place(row, grid)
+        return any(one.label == row for one in rows_of(self.item.grid(grid), self.record.mode == "quick"))
+
+    def sure(self, part: Part, rows: Sequence[str], grid: str) -> Part:
+        """A part that is seen, in part where some seeds of its rows have no figure."""
+        places = [self._place(row, grid) for row in rows]
+        cells = [cell for cell in self.record.cells if (cell.grid, cell.row) in places]
+        few = self.measure.take != "reach" and any(cell.values.get(self.measure.name) is None for cell in cells)
+        return replace(part, verdict="in part") if few and part.verdict == "seen" else part
 
     def published(self, row: str, grid: str) -> float | None:
         """What the paper prints of a row."""
@@ -142,20 +175,16 @@ def _parts(asked: _Asked) -> Iterator[Part]:
         "greater": _above, "smaller": _above, "level": _level, "ratio": _ratio, "spread": _spread,
     }  # fmt: skip
     claim = asked.claim
-    for grid in asked.grids:
+    for grid in filter(asked.begun, asked.grids):
         if claim.kind in pairs:
-            a = asked.values(claim.row, grid)
-            for than in claim.than:
-                b = asked.values(than, grid)
-                if a or b:  # a grid may lack both
-                    what = f"{asked.said(grid)}: {claim.row} {_mean(asked, a)}, {than} {_mean(asked, b)}"
-                    yield replace(pairs[claim.kind](asked, a, b), what=what) if a and b else Part(what, "not run")
-        elif claim.kind == "within":
-            for row in claim.rows:
-                if values := asked.values(row, grid):
-                    yield replace(_within(asked, values), what=f"{asked.said(grid)}: {row} {_mean(asked, values)}")
-        elif claim.kind == "near":
-            yield from _near(asked, grid)
+            for than in (one for one in claim.than if asked.has(claim.row, grid) and asked.has(one, grid)):
+                a, b = asked.values(claim.row, grid), asked.values(than, grid)
+                what = f"{asked.said(grid)}: {claim.row} {_mean(asked, a)}, {than} {_mean(asked, b)}"
+                part = pairs[claim.kind](asked, a, b) if a and b else Part("", "not run")
+                yield asked.sure(replace(part, what=what), [claim.row, than], grid)
+        elif claim.kind in ("within", "near"):
+            for row in (one for one in claim.rows if asked.has(one, grid)):
+                yield from (asked.sure(part, [row], grid) for part in _one_row(asked, row, grid))
         else:
             yield from _ordered(asked, grid)
 
@@ -257,20 +286,22 @@ def _word(right: bool, p: float) -> Word:
 # one row
 
 
-def _within(asked: _Asked, values: Values) -> Part:
-    return _inside(values, asked.claim, "mean", lambda value: value)
-
-
-def _near(asked: _Asked, grid: str) -> Iterator[Part]:
-    """Rows against what the paper prints of them; those without a published value say nothing."""
-    margin = asked.claim.margin or 0.0
-    bounds = asked.claim.model_copy(update={"low": -margin, "high": margin})
-    for row in asked.claim.rows:
-        values, told = asked.values(row, grid), asked.published(row, grid)
-        if values and told is not None:
-            off = {seed: value - told for seed, value in values.items()}
-            what = f"{asked.said(grid)}: {row} {_mean(asked, values)}, published {told:g}"
-            yield replace(_inside(off, bounds, "difference", lambda value: value), what=what)
+def _one_row(asked: _Asked, row: str, grid: str) -> Iterator[Part]:
+    """A row against bounds, or against what the paper prints of it; where that is nothing, there is no part."""
+    values, told, claim = asked.values(row, grid), asked.published(row, grid), asked.claim
+    what = f"{asked.said(grid)}: {row} {_mean(asked, values)}"
+    if claim.kind == "near" and told is None:
+        return
+    if not values:
+        yield Part(what, "not run")
+    elif claim.kind == "within":
+        yield replace(_inside(values, claim, "mean", lambda value: value), what=what)
+    else:
+        margin = claim.margin or 0.0
+        bounds = claim.model_copy(update={"low": -margin, "high": margin})
+        off = {seed: value - (told or 0.0) for seed, value in values.items()}
+        part = _inside(off, bounds, "difference", lambda value: value)
+        yield replace(part, what=f"{what}, published {told:g}")
 
 
 def _inside(values: Values, claim: Claim, called: str, undo: Callable[[float], float]) -> Part:
@@ -292,11 +323,11 @@ def _inside(values: Values, claim: Claim, called: str, undo: Callable[[float], f
 
 def _ordered(asked: _Asked, grid: str) -> Iterator[Part]:
     claim = asked.claim
-    rows = {row: values for row in claim.rows if (values := asked.values(row, grid))}
+    rows = {row: asked.values(row, grid) for row in claim.rows if asked.has(row, grid)}
     if not rows:
         return
-    what = f"{asked.said(grid)}: " + ", ".join(f"{row} {asked.number(values)}" for row, values in rows.items())
-    if len(rows) < 2:
+    what = f"{asked.said(grid)}: " + ", ".join(f"{row} {_mean(asked, values)}" for row, values in rows.items())
+    if len(rows) < 2 or not all(rows.values()):
         yield Part(what, "not run")
         return
     sign = -1.0 if claim.direction == "falling" else 1.0
@@ -304,14 +335,15 @@ def _ordered(asked: _Asked, grid: str) -> Iterator[Part]:
     taus = np.array([tau([sign * values[seed] for values in rows.values()]) for seed in seeds])
     means = [sign * _of(values) for values in rows.values()]
     whole = all(a < b for a, b in pairwise(means)) if claim.kind == "order" else tau(means) > 0
-    some = tau(means) >= PART if claim.kind == "order" else tau(means) > 0
+    some = tau(means) >= PART
     said = f"Kendall's tau of the means {tau(means):.2f}"
     if len(taus) < FEWEST:
         yield Part(what, "in part" if some else "not seen", statistic=said)
         return
     p = kendall_p(taus, len(rows))
     word: Word = "seen" if whole and p < ALPHA else "in part" if some else "not seen"
-    yield Part(what, word, p, float(taus.mean()), f"{said}, exact test over {len(taus)} seeds")
+    part = Part(what, word, p, float(taus.mean()), f"{said}, exact test over {len(taus)} seeds")
+    yield asked.sure(part, claim.rows, grid)
 
 
 def kendall_p(taus: Sequence[float] | NDArray[np.float64], rows: int) -> float:

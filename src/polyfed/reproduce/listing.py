@@ -43,7 +43,7 @@ def local(item: Item, out: Path) -> Record | None:
     """The record of local runs: the whole item's, else the quick one's."""
     for quick in (False, True):
         path = folder_of(item, How(quick=quick, out=out)) / FILE
-        if path.is_file() and (record := read_record(path)).cells:
+        if path.is_file() and (record := read_record(path)).cells and not record.changes:  # with --set, it is another
             return record
     return None
 

@@ -41,11 +41,23 @@ def value_of(measure: Measure, lines: Sequence[Line], quick: bool = False) -> fl
     if measure.take == "reach":
         target = measure.quick_target if quick and measure.quick_target is not None else measure.target
         return _reached(points, measure, math.nan if target is None else target)
+    if measure.take == "last" and limit is None and _diverged(measure, lines):
+        return None
     best = max if measure.better == "higher" else min
     last = measure.quick_last if quick and measure.quick_last is not None else measure.last
     values = [point.value for point in points]
     found = best(values) if measure.take == "best" else sum(values[-last:]) / len(values[-last:])
     return _scaled(found, measure.scale)
+
+
+def _diverged(measure: Measure, lines: Iterable[Line]) -> bool:
+    """Whether a loss is no number at the end: the last number before that would speak for the run."""
+    whose, _, metric = measure.of.rpartition(".")
+    found = [losses for line in lines if (losses := _part(measure.split, line).get("losses"))]
+    if metric != "loss" or not found:
+        return False
+    once = {name for losses in found for name, value in losses.items() if _number(value) is not None}
+    return any(_number(found[-1].get(name)) is None for name in once if whose in (name, *OVER))
 
 
 def _reached(points: Iterable[Point], measure: Measure, target: float) -> float | None:
@@ -57,12 +69,6 @@ def _reached(points: Iterable[Point], measure: Measure, target: float) -> float 
 
 def _clock(measure: Measure) -> str:
     return "round" if measure.cost == "rounds" else measure.cost
-
-
-def scaled(values: Iterable[float], scale: Any) -> list[float]:
-    """Values by a factor, or their logarithms; NaN where there is none."""
-    found = [_scaled(value, scale) for value in values]
-    return [math.nan if value is None else value for value in found]
 
 
 def _scaled(value: float, scale: Any) -> float | None:
@@ -89,7 +95,7 @@ def points_of(of: str, split: str, better: str, lines: Iterable[Line]) -> Iterat
 
 def find(of: str, split: str, better: str, line: Line) -> float | None:
     """A value of a line, None where it is not there."""
-    part = line.get("splits", {}).get(split, {}) if split and split != line.get("split") else line
+    part = _part(split, line)
     losses, metrics = part.get("losses") or {}, part.get("metrics") or {}
     table = {name: {**(metrics.get(name) or {}), "loss": loss} for name, loss in losses.items()}
     whose, _, metric = of.rpartition(".")
@@ -102,6 +108,12 @@ def find(of: str, split: str, better: str, line: Line) -> float | None:
         there = [value for value in values if value is not None]
         return _over(whose, there, better) if there else None
     return _number(_path(part, of))
+
+
+def _part(split: str, line: Line) -> Line:
+    """What a line says of a split."""
+    part: Line = line.get("splits", {}).get(split, {}) if split and split != line.get("split") else line
+    return part
 
 
 def _over(how: str, values: Sequence[float], better: str) -> float:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from polyfed import __version__
 from polyfed.core.errors import BadInput, shown
 from polyfed.reproduce.running import MADE, signature
 from polyfed.run.directory import CHECKPOINT, RunDirectory, round_of, write
@@ -105,17 +106,20 @@ def merge_packs(packs: Sequence[Path], out: Path) -> list[str]:
     """
     said = []
     for path in packs:
+        if not path.exists():
+            raise BadInput(f"--merge {path}: there is no such file or folder.")
         found = sorted(path.glob("**/*.zip")) if path.is_dir() else [path]
         if not found:
             raise BadInput(f"--merge {path}: there is no pack in that folder.")
         for file in found:
-            new, known = _merge(file, out)
-            said.append(f"{file}: {new} cell{'s' * (new != 1)} taken over, {known} known already.")
+            new, known, versions = _merge(file, out)
+            others = f" Some are of polyfed {', '.join(versions)}, this is {__version__}." if versions else ""
+            said.append(f"{file}: {new} cell{'s' * (new != 1)} taken over, {known} known already.{others}")
     return said
 
 
-def _merge(file: Path, out: Path) -> tuple[int, int]:
-    """How many cells were new, and how many were not."""
+def _merge(file: Path, out: Path) -> tuple[int, int, list[str]]:
+    """How many cells were new, how many were not, and of which other versions of polyfed the new ones are."""
     try:
         with zipfile.ZipFile(file) as pack:
             cells: dict[PurePosixPath, list[zipfile.ZipInfo]] = {}
@@ -124,8 +128,10 @@ def _merge(file: Path, out: Path) -> tuple[int, int]:
             new = [cell for cell, files in cells.items() if not _known(out / cell, files)]
             for cell in new:
                 _place(pack, cells[cell], out / cell)
-            return len(new), len(cells) - len(new)
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+            signed = [entry for cell in new for entry in cells[cell] if entry.filename.endswith(MADE)]
+            versions = {str(json.loads(pack.read(entry)).get("version")) for entry in signed}
+            return len(new), len(cells) - len(new), sorted(versions - {__version__})
+    except (OSError, zipfile.BadZipFile, EOFError, ValueError) as error:
         raise BadInput(f"--merge {file}: no pack that can be read ({type(error).__name__}).") from error
 
 

@@ -17,6 +17,7 @@ from polyfed.reproduce.claims import Judged, Part, Word, judge_all, together
 from polyfed.reproduce.item import Grid, Item, Measure, Paper, Row
 from polyfed.reproduce.record import Made, Record
 from polyfed.study.live import span
+from polyfed.study.statistics import FEWEST
 
 MADE_BY = "<!-- Made by tools/results.py from src/polyfed/reproduce: change items or records, not this page. -->"
 STATES: tuple[Word, ...] = ("seen", "in part", "not seen", "not run")
@@ -60,8 +61,20 @@ def _tables(item: Item, record: Record) -> str:
         if _there(grid, record, told):
             heading = [f"**{grid.title or grid.name}**"] if several else []
             made += [*heading, _table(item, grid, record)]
-    precision = f"Published values: {item.precision}" if item.precision else ""
-    return "\n\n".join([*made, *([precision] if precision else [])])
+    precision = [f"Published values: {item.precision}"] if item.precision else []
+    smaller = [SMALLER] if record.mode == "quick" and item.published and _is_smaller(item) else []
+    return "\n\n".join([*made, *precision, *smaller])
+
+
+SMALLER = (
+    "Measured figures are of the quick version, which is smaller than the paper's experiment: only how rows compare "
+    "can be held against the published ones."
+)
+
+
+def _is_smaller(item: Item) -> bool:
+    """Whether the quick version changes more than how many seeds and rows there are."""
+    return bool(item.quick.set) or any(grid.quick.set or any(row.quick for row in grid.rows) for grid in item.grids)
 
 
 def _table(item: Item, grid: Grid, record: Record) -> str:
@@ -168,7 +181,8 @@ def _how(item: Item, record: Record) -> str:
     words += [] if record.whole else [f"{len(record.cells)} of {record.wanted} runs so far"]
     words += [f"{len(record.failed)} failed"] if record.failed else []
     first = ", ".join(words)
-    where = [f"{'; '.join(_made(one) for one in record.made)}."] if record.made else []
+    several = len(record.made) > 1
+    where = [f"{'; '.join(_made(one, several) for one in record.made)}."] if record.made else []
     return " ".join([f"{first[:1].upper()}{first[1:]}.", *where, f"`{_command(item, record)}`"])
 
 
@@ -176,8 +190,10 @@ def _command(item: Item, record: Record) -> str:
     return " ".join([item.command(record.mode == "quick"), *(f"--set {shlex.quote(text)}" for text in record.changes)])
 
 
-def _made(made: Made) -> str:
-    return f"On {made.machine}, {made.date}, polyfed {made.version}"
+def _made(made: Made, several: bool) -> str:
+    """Where and when; how many runs, too, where others were made elsewhere."""
+    runs = f"{made.cells} run{'s' * (made.cells != 1)} on" if several else "On"
+    return f"{runs} {made.machine}, {made.date}, polyfed {made.version}"
 
 
 def _span(values: Sequence[int]) -> str:
@@ -211,9 +227,9 @@ def index_page(every: Mapping[str, tuple[Paper, Sequence[Item]]], records: Recor
     judged = {item.key: judge_all(item, records.get(item.key)) for _, some in every.values() for item in some}
     counted = [one.verdict for some in judged.values() for one in some]
     counts = ", ".join(f"{counted.count(word)} {word if word != 'in part' else 'seen in part'}" for word in STATES)
-    parts = [MADE_BY, "# Results", INTRODUCTION, f"Of {len(counted)} claims: {counts}."]
+    parts = [MADE_BY, "# Results", INTRODUCTION, f"Of {len(counted)} claims: {counts}. {_how_sure(judged, records)}"]
     for name, (paper, some) in every.items():
-        heads = ["item", "claim", "", "seeds"]
+        heads = ["item", "claim", "verdict", "seeds"]
         rows = [
             [f"[{item.where}]({name}.md)", one.claim.text, one.verdict, _seeds(records.get(item.key))]
             for item in some
@@ -231,11 +247,30 @@ Each page has the published values beside ours, the test behind each verdict, an
 [Reproduce a paper](../guides/reproduce.md) says how to run any of them, and what the verdicts mean."""
 
 
+def _how_sure(judged: Mapping[str, Sequence[Judged]], records: Records) -> str:
+    """How many verdicts are of quick versions, and how many rest on too few seeds for a test."""
+    ran = {key: record for key in judged if (record := records.get(key)) is not None and record.cells}
+    quick = sum(one.verdict != "not run" for key in ran for one in judged[key] if ran[key].mode == "quick")
+    few = sum(one.verdict == "in part" for key in ran for one in judged[key] if _many(ran[key])[-1] < FEWEST)
+    return (
+        f"{quick} of these verdicts are of quick versions, which are smaller than the papers' experiments. {few} of "
+        f"those seen in part have fewer than {FEWEST} seeds, which allow no test: means are as claimed, in half of the "
+        "comparisons or more, and no more is known."
+    )
+
+
 def _seeds(record: Record | None) -> str:
     if record is None or not record.cells:
         return ""
-    many = max(len({c.seed for c in record.cells if (c.grid, c.row) == (d.grid, d.row)}) for d in record.cells)
-    return f"{many}{', quick' if record.mode == 'quick' else ''}"
+    return f"{_span(_many(record))}{', quick' if record.mode == 'quick' else ''}"
+
+
+def _many(record: Record) -> list[int]:
+    """How many seeds rows have, from the fewest to the most."""
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for cell in record.cells:
+        seeds.setdefault((cell.grid, cell.row), set()).add(cell.seed)
+    return sorted({len(some) for some in seeds.values()})
 
 
 def state_of(item: Item, record: Record | None) -> Word:

@@ -22,7 +22,7 @@ from polyfed.reproduce.driving import Driven, drive, driven_cells, driver_of
 from polyfed.reproduce.grids import cells_of, missing_data
 from polyfed.reproduce.item import Draw, Grid, Item
 from polyfed.reproduce.measuring import points_of, value_of
-from polyfed.reproduce.record import FILE, POINTS, Curve, Failed, Figures, Made, Record, mean_curve
+from polyfed.reproduce.record import FILE, POINTS, Curve, Failed, Figures, Made, Record, mean_curve, read_record
 from polyfed.run.directory import RunDirectory, write
 from polyfed.study.cells import Cell
 from polyfed.study.compare import compare_grid
@@ -73,6 +73,8 @@ def run_item(item: Item, how: How) -> Record:
         raise BadInput(
             f"{item.key} needs the data set {missing[0]!r}, which is not here: 'polyfed data' says how to get it."
         )
+    if how.changes and (computed := [grid.name for grid in item.grids if grid.driver]):
+        print(f"{item.key}: --set does not change what functions compute: {', '.join(computed)}.", file=sys.stderr)
     failed: list[Failed] = []
     try:
         for grid in item.grids:
@@ -170,9 +172,10 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
     Args:
         item: which.
         how: how it was run.
-        failed: the cells that were not.
+        failed: the cells that were not, as far as is known; those that are finished by now do not count.
     """
-    record = Record(item.paper, item.name, how.mode, 0, failed=list(failed), changes=list(how.changes))
+    changes = [] if all(grid.driver for grid in item.grids) else list(how.changes)  # no driver knows them
+    record = Record(item.paper, item.name, how.mode, 0, changes=changes)
     made: dict[tuple[str, str, str], int] = {}
     for grid in item.grids:
         out = folder_of(item, how) / grid.name
@@ -191,6 +194,8 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
             if (mean := mean_curve(runs, POINTS[how.mode])) is not None:
                 record.curves.append(Curve(grid.name, row, of, split, clock, *mean))
     record.made = [Made(*key, cells=n) for key, n in made.items()]
+    done = {(cell.grid, cell.row, cell.seed) for cell in record.cells}
+    record.failed = [one for one in failed if (one.grid, one.row, one.seed) not in done]
     return record
 
 
@@ -274,11 +279,11 @@ def run_items(some: Sequence[Item], how: How) -> tuple[list[Record], list[str], 
         except Interrupted:
             if time_left(how):  # a person's
                 raise
-            records.append(collect(item, how))
+            records.append(read_record(folder_of(item, how) / FILE))
             return records, said, True
         except BadInput as error:
             if len(some) == 1:
                 raise
-            said.append(f"{item.key}: {error}")
+            said.append(str(error) if str(error).startswith(item.key) else f"{item.key}: {error}")
             print(said[-1], file=sys.stderr)
     return records, said, False

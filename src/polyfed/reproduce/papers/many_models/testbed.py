@@ -117,7 +117,7 @@ MOST = 20_000  # rounds
 
 
 def gain(settings: dict[str, Any], seed: int) -> dict[str, Any]:
-    """A driver: the gain M T_1 / T_M at three gaps.
+    """A driver: the gain M T_1 / T_M at four gaps.
 
     Args:
         settings: schedule, models and E (local steps).
@@ -131,7 +131,7 @@ def gain(settings: dict[str, Any], seed: int) -> dict[str, Any]:
 
 @cache
 def hits(schedule: str, M: int, E: int, seed: int) -> dict[str, int]:
-    """The first round by which every model has been at each gap; alone, a model meets all clients, whatever the seed.
+    """The first round by which every model has been at each gap, the last where one never is; alone, whatever the seed.
 
     Args:
         schedule: 'mfa-rand' or 'mfa-rr'.
@@ -140,4 +140,5 @@ def hits(schedule: str, M: int, E: int, seed: int) -> dict[str, int]:
         seed: of the groups.
     """
     found = excess(schedule, M, MOST, RATES["constant"], E, seed, until=10 ** min(GAPS.values()))
-    return {name: int((found <= 10**gap).argmax(0).max()) + 1 for name, gap in GAPS.items()}
+    below = {name: found <= 10**gap for name, gap in GAPS.items()}
+    return {name: int(np.where(some.any(0), some.argmax(0) + 1, MOST).max()) for name, some in below.items()}
