@@ -102,3 +102,10 @@ def test_who_does_not_get_there_has_a_gain_of_a_half(tmp_path: Path, monkeypatch
     assert found["gain_train"] == 0.5
     assert found["share_train"] == 0.125
     assert found["once_train"] is None
+
+
+def test_a_gap_that_is_never_reached_counts_as_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testbed, "MOST", 3)
+    testbed.hits.cache_clear()
+    assert set(testbed.hits("mfa-rr", 2, 1, 0).values()) == {3}
+    testbed.hits.cache_clear()
