@@ -7,16 +7,15 @@ once. The same way takes models that vmap refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_map
 
-from polyfed.core.problem import Problem
 from polyfed.engines.batched.kernels.embedding import replace_embeddings
 from polyfed.engines.batched.kernels.recurrent import replace_recurrent
 from polyfed.engines.batched.stacked import Stacked
@@ -27,17 +26,10 @@ STREAMS = 16  # branches of a graph
 class Branches(Stacked):
     """Gradients, Jacobians and measurements of a module at stacked parameters x (clients, d), client by client."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        device: torch.device,
-        compiled: bool,
-        blanks: Mapping[str, Tensor],
-        recompute: bool = False,
-    ) -> None:
-        super().__init__(problem, device, compiled, blanks, recompute)
+    @cached_property
+    def _streams(self) -> list[Any]:
         cuda: Any = torch.cuda  # which has no types here
-        self._streams = [cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
+        return [cuda.Stream(self.device) for _ in range(STREAMS)] if self.device.type == "cuda" else []
 
     def attention(self) -> AbstractContextManager[None]:
         """torch's own is right for one client."""
