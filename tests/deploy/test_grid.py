@@ -24,13 +24,14 @@ from small import small_federation, small_problem
 
 flwr = pytest.importorskip("flwr", reason="Flower is not installed: pip install 'polyfed[flower]'")
 
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict  # noqa: E402
 
 from polyfed.deploy.app import To, client_app  # noqa: E402
 from polyfed.deploy.engine import InProcess, OverGrid  # noqa: E402
 from polyfed.deploy.grid import InProcess as Grid  # noqa: E402
 from polyfed.deploy.grid import context  # noqa: E402
 from polyfed.deploy.identity import Names  # noqa: E402
+from polyfed.deploy.nodes import read  # noqa: E402
 from polyfed.deploy.payload import to_array  # noqa: E402
 from polyfed.deploy.site import Site  # noqa: E402
 
@@ -167,6 +168,12 @@ def test_an_app_that_fails_is_a_failure_of_its_client() -> None:
     door, _ = over(six(client_app(failing)))
     FedAvg(**LOCAL).round(1, small_problem().initial(), door)
     assert door.failures == [(4, "Flower's error 2: OSError: the disk is full")]
+
+
+@pytest.mark.parametrize("code", [3, 4, 5])
+def test_an_error_of_flowers_that_means_a_lost_node_says_so(code: int) -> None:
+    reply, size = read(Message(error=Error(code, "not found"), reply_to=Message(RecordDict(), 1, "query")), 1000)
+    assert (reply.error, size) == (f"its node left or was too late (Flower's error {code}: not found)", 0)
 
 
 @pytest.mark.parametrize("work", ["no-such-work", "os:system", "polyfed.run.directory:write"])

@@ -27,6 +27,7 @@ GRACE = 20.0  # seconds that an exchange waits for a node that may turn out to b
 UNANSWERED = 256  # nodes that are asked who they are at a time
 REPORTS = 20  # refusals that a round tells of
 REMEMBERED = 1000  # nodes that were refused
+GONE = {3, 4, 5}  # Flower's codes where a request, its reply or their node is not there any more
 REASON = 200  # characters of what Flower or a node says went wrong
 
 
@@ -186,7 +187,8 @@ def read(message: Message | Exception, limit: int) -> tuple[Reply, int]:
         return Reply(error=f"its reply was rejected: Flower cannot hand it over ({why})"), 0
     try:
         if message.has_error():
-            return Reply(error=f"Flower's error {message.error.code}: {cut(str(message.error.reason), 1000)}"), 0
+            why = f"Flower's error {message.error.code}: {cut(str(message.error.reason), 1000)}"
+            return Reply(error=f"its node left or was too late ({why})" if message.error.code in GONE else why), 0
         data = from_array(message.content.array_records["reply"]["bytes"], limit)
         return Reply.decode(data, limit + SLACK), len(data)
     except (BadPayload, PolyfedError) as error:
