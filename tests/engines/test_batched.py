@@ -319,7 +319,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
 
     class Recorded:
-        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any, careful: bool) -> None:
             self.program, self.places = program, pytree.tree_map(lambda t: t.shape, arguments)
             program(*arguments)
             made.append(self)

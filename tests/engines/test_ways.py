@@ -16,6 +16,7 @@ from polyfed.core.choices import Choices
 from polyfed.core.errors import BadInput
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
+from polyfed.engines.batched.capture import Waits, refusing_to_wait
 from polyfed.engines.batched.ways import Settings, Ways
 from small import small_federation, small_problem, vector
 
@@ -153,7 +154,7 @@ def test_a_round_is_recorded_both_ways_and_goes_on_with_the_faster(monkeypatch: 
     made: list[Any] = []
 
     class Program:
-        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any, careful: bool) -> None:
             self._program = program
             made.append(arguments)
 
@@ -214,27 +215,61 @@ def test_what_cannot_be_stacked_goes_in_branches_without_a_warning() -> None:
     assert [len(line.get("choices", ())) for line in result.history] == [1, 0]
 
 
-def test_what_cannot_be_stacked_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may look at numbers, which ends a recording."""
-    made: list[str] = []
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_cannot_be_stacked_is_recorded_where_it_does_not_wait(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at numbers would end a recording; that is found out before there is one, and once."""
+    tried: list[bool] = []
+    played: list[Any] = []
 
     class Program:
-        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any, careful: bool) -> None:
             program(*arguments)
-            made.append("recorded")
+            self._program = program
+            tried.append(careful)
+            if waits:
+                raise Waits("called a synchronizing CUDA operation")
+
+        def __call__(self, arguments: Any) -> Any:
+            played.append(arguments)
+            return self._program(*arguments)
 
     init = Batched.__init__
 
     def recording(self: Batched, *args: Any, **settings: Any) -> None:
         init(self, *args, **settings)
         for part in self.together.values():
-            part.settings = replace(part.settings, graph=True)
+            part.settings, part.ways._tries = replace(part.settings, graph=True), True
 
     monkeypatch.setattr("polyfed.engines.batched.together.Captured", Program)
     monkeypatch.setattr(Batched, "__init__", recording)
     result = run({"name": "batched", "device": "cpu"})
-    assert not made
+    assert tried == [True]
+    assert len(played) == (0 if waits else 2)
     assert torch.allclose(vector(result), vector(run("local")), atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_a_program_that_waits_is_found_out_before_it_is_recorded(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def looks(t: Tensor) -> Tensor:
+        if device == "cpu" and torch.cuda.get_sync_debug_mode():
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return 2 * t if float(t.sum()) > 0 else t
+
+    if device == "cpu":  # torch's switch is one of its C library, which has none without a GPU
+        mode = [False]
+        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
+        monkeypatch.setattr(
+            torch.cuda, "set_sync_debug_mode", lambda to: mode.__setitem__(0, 2 if to == "error" else to)
+        )
+    ones = torch.ones(3, device=device)
+    with pytest.raises(Waits), refusing_to_wait():
+        looks(ones)
+    with pytest.raises(RuntimeError, match="another"), refusing_to_wait():
+        raise RuntimeError("another")
+    assert torch.cuda.get_sync_debug_mode() == 0
+    assert looks(ones).tolist() == [2.0, 2.0, 2.0]
 
 
 class Stream:

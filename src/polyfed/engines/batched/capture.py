@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -20,19 +21,34 @@ def _side(gpu: int) -> Any:
     return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]  # torch has no types here
 
 
+class Waits(RuntimeError):
+    """A program's host waits for numbers of the device, so that it cannot be recorded."""
+
+
 class Captured:
     """Copies arguments, from wherever they are, into fixed places on the device, replays, and returns copies of the
     results.
 
-    As nothing but the copies outlives a replay, all graphs may share one pool of memory.
+    As nothing but the copies outlives a replay, all graphs may share one pool of memory. A recording that fails harms
+    torch's allocator (before 2.12).
+
+    Args:
+        program: of tensors.
+        arguments: like those that it will be called with.
+        device: where it runs.
+        pool: the graphs' memory.
+        careful: whether the program may wait for numbers: `Waits` where it does, before anything is recorded.
     """
 
-    def __init__(self, program: Program, arguments: Any, device: torch.device, pool: Any) -> None:
+    def __init__(
+        self, program: Program, arguments: Any, device: torch.device, pool: Any, careful: bool = False
+    ) -> None:
         self._places = pytree.tree_map(lambda t: t.to(device, copy=True) if isinstance(t, Tensor) else t, arguments)
         side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(2):  # compile and choose kernels before the recording
+            program(*self._places)  # compile and choose kernels before the recording
+            with refusing_to_wait() if careful else nullcontext():
                 program(*self._places)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
@@ -45,3 +61,18 @@ class Captured:
                 place.copy_(value)
         self._graph.replay()
         return {name: a.clone() for name, a in self._results.items()}
+
+
+@contextmanager
+def refusing_to_wait() -> Iterator[None]:
+    """Inside, an operation for which the host waits ends in `Waits`."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchronizing" in str(error):  # torch's only sign of it
+            raise Waits(str(error)) from error
+        raise
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -28,7 +28,7 @@ from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.core.problem import Problem
 from polyfed.core.work import Work, works
-from polyfed.engines.batched.capture import Captured, Program
+from polyfed.engines.batched.capture import Captured, Program, Waits
 from polyfed.engines.batched.kernels.batch_norm import takes
 from polyfed.engines.batched.kernels.embedding import counts_words
 from polyfed.engines.batched.manyclients import Loop, ManyClients, Question, Sizes
@@ -91,6 +91,7 @@ class Together:
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
         self.ways = Ways(part.problem, settings, self._blanks(), choices)
         self._captured: dict[Any, Captured] = {}
+        self._waits: set[str] = set()  # work that cannot be recorded
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
         self._runner: ClientRunner | None = None
@@ -214,9 +215,7 @@ class Together:
 
     def _run_stacked(self, group: Group, which: slice) -> Stack:
         task = self._task(group, which)
-        # what vmap refuses mostly looks at numbers, which a recording cannot; one that fails harms torch's allocator
-        records = self.settings.graph and task.request.work not in self.ways.refused
-        found = Stack(task.clients, self._replayed(task) if records else self._computed(task))
+        found = Stack(task.clients, self._given(task))
         return found.drop(task.failed) if task.failed else found
 
     def _task(self, group: Group, which: slice) -> Task:
@@ -234,6 +233,15 @@ class Together:
         common = torch.tensor([tensorkeys.signed(common_key(request.seed, request.round)), request.exchange])
         arguments = request.shared, each, mine, common, numbers
         return Task(clients, group.request, request, sizes, loops, arguments, failed)
+
+    def _given(self, task: Task) -> dict[str, Tensor]:
+        """What a chunk's program gives: recorded, but for one that looks at numbers."""
+        if self.settings.graph and task.request.work not in self._waits:
+            try:
+                return self._replayed(task)
+            except Waits:
+                self._waits.add(task.request.work)
+        return self._computed(task)
 
     def _computed(self, task: Task, operators: Stacked | None = None) -> dict[str, Tensor]:
         """What a chunk's program gives, as it is."""
@@ -380,7 +388,8 @@ class Together:
         def record(way: str) -> Captured:
             operators = self.ways.operators(way)
             program = self._program(task.request, self._client(task.sizes, task.loops, operators))
-            return Captured(program, task.arguments, self.settings.device, self.settings.pool)
+            careful = task.request.work in self.ways.refused  # as it may well look at numbers
+            return Captured(program, task.arguments, self.settings.device, self.settings.pool, careful)
 
         about = partial(self.about, task.asked, len(task.clients))
         return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)

@@ -119,7 +119,7 @@ class Ways:
             about: all that the choice depends on.
             steps: how many gradient steps all clients take together; 0 where they take none, and nothing is tried.
         """
-        if not steps or not self._tries:
+        if not steps or not self._tries or work in self.refused:
             return record(self.of(work))
         facts = about()
         known = self._choices.known("way", facts, WAYS.__contains__)
