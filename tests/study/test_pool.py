@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from polyfed.core.errors import BadInput, Interrupted
 from polyfed.data.build import build_data
@@ -209,20 +210,37 @@ def test_settings_that_now_stand_for_something_else_do_not_go_on() -> None:
         ({}, 2),
         ("local", 2),
         ({"name": "wire"}, 2),
+        ("auto", 2),
+        ({"name": "batched"}, 2),
         ({"name": "local", "workers": 2}, 1),
-        ({"name": "local", "device": "cuda"}, 1),
+        ({"name": "auto", "workers": 2}, 1),
         ({"name": "ray"}, 1),
     ],
 )
-def test_engines_with_processes_or_a_gpu_have_one_job(engine: Any, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_with_processes_have_one_job(engine: Any, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     settings = [{**SMALL, "engine": engine}]
     assert default_jobs(settings, 9) == jobs
     assert default_jobs(settings, 1) == 1
     if jobs == 1:
-        with pytest.raises(BadInput, match="engines of one process on the CPU"):
+        with pytest.raises(BadInput, match="engines of one process"):
             check_jobs(2, settings)
     else:
         check_jobs(2, settings)
     with pytest.raises(BadInput, match="from 1 on"):
         check_jobs(0, settings)
+
+
+@pytest.mark.parametrize("engine", [{"name": "local", "device": "cuda"}, "auto", {"name": "batched"}])
+def test_runs_share_a_gpu_where_they_are_told_to(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other by itself; and not from a process that has used it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    settings = [{**SMALL, "engine": engine}]
+    assert default_jobs(settings, 9) == 1
+    check_jobs(4, settings)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    check_jobs(1, settings)
+    check_jobs(4, [SMALL])
+    with pytest.raises(BadInput, match="has not used it"):
+        check_jobs(4, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,8 @@ from polyfed.core.errors import BadInput
 from polyfed.core.federation import Federation, Rows
 
 HOST = torch.device("cpu")
+# torch then looks for a GPU without beginning CUDA, which processes that are forked afterwards could not use
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
 def _is_there(name: str) -> str:

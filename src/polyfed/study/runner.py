@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -66,7 +66,8 @@ HEARD = 0.5  # seconds after which a worker that works on has not had a signal
 
 def default_jobs(settings: Iterable[Settings], cells: int) -> int:
     """As many as there are cores, and cells; 1 where an engine uses a GPU or starts processes itself."""
-    if "fork" not in multiprocessing.get_all_start_methods() or not all(map(_alone, settings)):
+    every = list(settings)
+    if "fork" not in multiprocessing.get_all_start_methods() or any(map(_has_processes, every)) or _gpu(every):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, cells))
@@ -74,25 +75,41 @@ def default_jobs(settings: Iterable[Settings], cells: int) -> int:
 
 def check_jobs(jobs: int, settings: Iterable[Settings]) -> None:
     """Refuse processes that would be in each other's way, or cannot be."""
+    every = list(settings)
     if jobs < 1:
         raise BadInput(f"--jobs should be a whole number from 1 on. Found {jobs}.")
     if jobs > 1 and "fork" not in multiprocessing.get_all_start_methods():
         raise BadInput("--jobs above 1 needs a system that can fork (Linux, macOS); leave it out.")
-    if jobs > 1 and not all(map(_alone, settings)):
+    if jobs > 1 and any(map(_has_processes, every)):
         raise BadInput(
-            f"--jobs above 1 is for engines of one process on the CPU (local, wire, batched). Found {jobs} with an "
-            "engine on a GPU or with processes of its own; leave --jobs out."
+            f"--jobs above 1 is for engines of one process (auto, batched, local, wire). Found {jobs} with an engine "
+            "that has processes of its own; leave --jobs out."
+        )
+    begun: Callable[[], bool] = torch.cuda.is_initialized
+    if jobs > 1 and _gpu(every) and begun():
+        raise BadInput(
+            f"--jobs above 1 on a GPU needs a process that has not used it, as its children could not. Found {jobs} "
+            "where it has been used; leave --jobs out, or begin with this call."
         )
 
 
-def _alone(settings: Settings) -> bool:
-    """Whether an engine is one process on the CPU."""
+def _engine(settings: Settings) -> Settings:
     table = settings.get("engine") or {}
-    table = {"name": table} if isinstance(table, str) else table
-    name = table.get("name", "local")
-    device = table.get("device", {"local": "cpu", "batched": "auto"}.get(name, "cpu"))
-    on_host = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
-    return name in ("local", "wire", "batched") and table.get("workers", 1) == 1 and on_host
+    return {"name": table} if isinstance(table, str) else table
+
+
+def _has_processes(settings: Settings) -> bool:
+    """Whether an engine is more than one process."""
+    table = _engine(settings)
+    return table.get("name", "local") not in ("auto", "batched", "local", "wire") or table.get("workers", 1) != 1
+
+
+def _gpu(every: Iterable[Settings]) -> bool:
+    """Whether any engine uses a GPU."""
+    tables = list(map(_engine, every))
+    usual = {"auto": "auto", "batched": "auto"}  # the others' is the CPU
+    devices = {table.get("device", usual.get(table.get("name", "local"), "cpu")) for table in tables}
+    return "cuda" in devices or ("auto" in devices and torch.cuda.is_available())
 
 
 @dataclass
