@@ -176,14 +176,18 @@ def test_what_vmap_cannot_take_falls_back_with_one_warning(device: str) -> None:
     assert torch.allclose(
         flat(stacked), flat(train(normed, small_federation(), algorithms["fedavg"](), rounds=3)), atol=1e-5
     )
-    with pytest.warns(RuntimeWarning, match="'jacobian' runs client by client") as caught:
-        result = train(
-            small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3,
-            engine={"name": "batched", "device": device, "compile": False},
-        )  # fmt: skip
-    assert len(caught) == 1
-    local = train(small_problem(), small_federation(), algorithms["fedcmoo"](compress="rand-svd", budget=2.0), rounds=3)
-    assert torch.allclose(flat(result), flat(local), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+@pytest.mark.parametrize("compress", ["rand-svd", "top-k", "random-mask"])
+def test_every_compressor_goes_with_many_clients_at_once(compress: str, device: str) -> None:
+    fedcmoo = algorithms["fedcmoo"](compress={"name": compress, "budget": 1.2}, ways=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        engine = {"name": "batched", "device": device, "compile": False}
+        result = train(small_problem(), small_federation(), fedcmoo, rounds=3, engine=engine)
+    assert "choices" not in result.summary or "branches" not in str(result.summary["choices"])
+    assert torch.allclose(flat(result), flat(train(small_problem(), small_federation(), fedcmoo, rounds=3)), atol=1e-5)
 
 
 class Clip(Layer):
@@ -319,7 +323,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
 
     class Recorded:
-        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any, careful: bool) -> None:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
             self.program, self.places = program, pytree.tree_map(lambda t: t.shape, arguments)
             program(*arguments)
             made.append(self)

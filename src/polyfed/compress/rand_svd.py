@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors
+from polyfed.core import tensorkeys
 from polyfed.core.errors import BadInput
-from polyfed.core.keys import generator
 from polyfed.core.messages import Request
 from polyfed.core.schema import Field, gradient
 from polyfed.core.settings import Positive, settings
+
+LARGE = 1024  # the side of a square that is better decomposed on a GPU
 
 
 @compressors("rand-svd")
@@ -51,10 +53,13 @@ class RandSvd(Compressor):
     def encode(self, H: Tensor, keys: Keys) -> dict[str, Tensor]:
         side, r = self._sizes(*H.shape)
         A = torch.nn.functional.pad(H.reshape(-1), (0, side * side - H.numel())).view(side, side)
-        start = generator(keys[1], "rand-svd").standard_normal((side, min(side, r + max(1, r // 10))))
-        Q = _range(A, torch.from_numpy(start).to(A))
+        width = min(side, r + max(1, r // 10))
+        start = tensorkeys.normal(keys[1], side * width, H.device).view(side, width).to(A)
+        if side < LARGE:
+            A, start = A.cpu(), start.cpu()
+        Q = _range(A, start)
         U, s, Vh = torch.linalg.svd(Q.T @ A, full_matrices=False)
-        return {"U": (Q @ U[:, :r]) * s[:r], "V": Vh[:r].contiguous()}
+        return {"U": ((Q @ U[:, :r]) * s[:r]).to(H.device), "V": Vh[:r].contiguous().to(H.device)}
 
     def lengths(self, M: int, d: int, arrays: Mapping[str, Tensor], clients: Sequence[int], request: Request) -> Tensor:
         """The lengths (n, M) of the objectives' rows of U V: those of U's rows, V's being orthonormal, but where an

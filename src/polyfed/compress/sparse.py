@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from polyfed.compress import Compressor, Keys, compressors, own_key
-from polyfed.core.keys import client_key, generator
+from polyfed.core.keys import client_key
 from polyfed.core.messages import Request
 from polyfed.core.schema import Field, gradient, statistics
 from polyfed.core.settings import Positive, settings
+from polyfed.core.tensorkeys import bits
 
 
 @compressors("top-k")
@@ -47,7 +48,7 @@ class TopK(Compressor):
 
     def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         values, places = arrays["values"], arrays["places"].long()
-        return values.new_zeros(len(values), M * d).scatter_(1, places, values).view(len(values), M, d)
+        return values.new_zeros(len(values), M * d).scatter(1, places, values).view(len(values), M, d)
 
 
 @compressors("random-mask")
@@ -86,7 +87,7 @@ class RandomMask(Compressor):
     def lift(self, arrays: Mapping[str, Tensor], keys: Sequence[Keys], M: int, d: int) -> Tensor:
         values = arrays["values"]
         places = self._drawn([own for _, own in keys], values, M * d)
-        return values.new_zeros(len(values), M * d).scatter_(1, places, values).view(len(values), M, d)
+        return values.new_zeros(len(values), M * d).scatter(1, places, values).view(len(values), M, d)
 
 
 def _by_row(values: Tensor, places: Tensor, M: int, d: int) -> Tensor:
@@ -94,6 +95,13 @@ def _by_row(values: Tensor, places: Tensor, M: int, d: int) -> Tensor:
     return values.new_zeros(len(values), M).scatter_add_(1, places // d, values.square()).sqrt_()
 
 
-@lru_cache(maxsize=1)  # in a simulation the server looks at what the client has just drawn
-def _places(of: Any, n: int, k: int) -> Tensor:
-    return torch.from_numpy(generator(of, "mask").choice(n, k, replace=False, shuffle=False))
+def _places(of: int | Tensor, n: int, k: int) -> Tensor:
+    """k of n places: those with the least numbers of the key's stream."""
+    return _known(of, n, k) if isinstance(of, int) else _least(of, n, k)
+
+
+def _least(of: int | Tensor, n: int, k: int) -> Tensor:
+    return bits(of, n).topk(k, largest=False, sorted=False).indices.sort().values
+
+
+_known = lru_cache(maxsize=1)(_least)  # in a simulation the server looks at what the client has just drawn

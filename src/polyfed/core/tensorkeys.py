@@ -5,6 +5,7 @@ Int64 products wrap modulo 2^64, so they have the bits that unsigned ones have; 
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
@@ -48,3 +49,9 @@ def bits(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Tensor
 def uniform(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Tensor:
     """n numbers in [0, 1): the top 24 bits, exact in float32 on every device."""
     return shift(bits(of, n, device), 40).to(torch.float32) / 2**24
+
+
+def normal(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Tensor:
+    """n normal numbers in float32, by Box and Muller; devices may differ in the last digit."""
+    even, odd = uniform(of, 2 * n, device).view(n, 2).unbind(-1)
+    return (-2 * torch.log1p(-even)).sqrt() * torch.cos(2 * math.pi * odd)

@@ -19,7 +19,7 @@ from torch import nn
 
 from answered import Answered, Iterates, uneven
 from polyfed import FedCMOO, FedCMOOPref, Federation, Objective, Problem, Result, train
-from polyfed.core.keys import bits, client_key, common_key, generator, key
+from polyfed.core.keys import bits, client_key, common_key, key
 from polyfed.layers.faults import Faults
 from polyfed.models import Headed
 
@@ -152,7 +152,7 @@ def top(budget: float) -> Sent:
 def masked(budget: float) -> Sent:
     def sent(H: Array, t: int, of: int) -> Array:
         k = int(budget * H.shape[1])
-        places = generator(of, "mask").choice(H.size, k, replace=False, shuffle=False)
+        places = np.sort(np.argsort(bits(of, H.size).view(np.int64))[:k])
         out = np.zeros(H.size)
         out[places] = H.ravel()[places] * H.size / k
         return out.reshape(H.shape)
@@ -167,7 +167,9 @@ def svd(budget: float) -> Sent:
         side = int(np.ceil(np.sqrt(H.size)))
         r = int(budget * H.shape[1] / (2 * side))
         A = np.pad(H.ravel(), (0, side * side - H.size)).reshape(side, side)
-        start = generator(of, "rand-svd").standard_normal((side, min(side, r + max(1, r // 10))))
+        width = min(side, r + max(1, r // 10))
+        even, odd = ((bits(of, 2 * side * width) >> np.uint64(40)) / 2**24).reshape(side, width, 2).transpose(2, 0, 1)
+        start = np.sqrt(-2 * np.log(1 - even)) * np.cos(2 * np.pi * odd)
         Q = np.linalg.qr(A @ A.T @ A @ A.T @ A @ start)[0]
         U, s, Vt = np.linalg.svd(Q @ (Q.T @ A))
         low = np.asarray((U[:, :r] * s[:r]) @ Vt[:r])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -29,26 +29,18 @@ class Captured:
     """Copies arguments, from wherever they are, into fixed places on the device, replays, and returns copies of the
     results.
 
-    As nothing but the copies outlives a replay, all graphs may share one pool of memory. A recording that fails harms
-    torch's allocator (before 2.12).
-
-    Args:
-        program: of tensors.
-        arguments: like those that it will be called with.
-        device: where it runs.
-        pool: the graphs' memory.
-        careful: whether the program may wait for numbers: `Waits` where it does, before anything is recorded.
+    As nothing but the copies outlives a replay, all graphs may share one pool of memory. `Waits` where the program
+    looks at numbers of the device, before anything is recorded: a recording that fails harms torch's allocator (before
+    2.12).
     """
 
-    def __init__(
-        self, program: Program, arguments: Any, device: torch.device, pool: Any, careful: bool = False
-    ) -> None:
+    def __init__(self, program: Program, arguments: Any, device: torch.device, pool: Any) -> None:
         self._places = pytree.tree_map(lambda t: t.to(device, copy=True) if isinstance(t, Tensor) else t, arguments)
         side = _side(torch.cuda.current_device())
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             program(*self._places)  # compile and choose kernels before the recording
-            with refusing_to_wait() if careful else nullcontext():
+            with refusing_to_wait():
                 program(*self._places)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()

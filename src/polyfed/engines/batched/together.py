@@ -388,8 +388,7 @@ class Together:
         def record(way: str) -> Captured:
             operators = self.ways.operators(way)
             program = self._program(task.request, self._client(task.sizes, task.loops, operators))
-            careful = task.request.work in self.ways.refused  # as it may well look at numbers
-            return Captured(program, task.arguments, self.settings.device, self.settings.pool, careful)
+            return Captured(program, task.arguments, self.settings.device, self.settings.pool)
 
         about = partial(self.about, task.asked, len(task.clients))
         return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)
