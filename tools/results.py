@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from polyfed.reproduce.driving import code_notes, driven_cells
 from polyfed.reproduce.item import chosen, items, papers
 from polyfed.reproduce.page import write_pages
 from polyfed.reproduce.record import FILE, known, read_record, record_path
@@ -45,6 +46,9 @@ def take(runs: Path, records: Path) -> None:
             how = How(quick=quick, out=runs)
             if not (folder_of(item, how) / FILE).is_file():
                 continue
+            for grid in (grid for grid in item.grids if grid.driver):
+                for said in code_notes(folder_of(item, how) / grid.name, driven_cells(item, grid, quick)):
+                    print(said)
             failed = read_record(folder_of(item, how) / FILE).failed
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
             before = len(read_record(path).cells) if path.is_file() else 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.report.drawing import save
+from polyfed.reproduce.claims import telling
 from polyfed.reproduce.drawing import figures_of
 from polyfed.reproduce.item import items, papers
 from polyfed.reproduce.record import known
@@ -20,7 +21,7 @@ def draw_figures(app: Any) -> None:
     shutil.rmtree(top, ignore_errors=True)
     for name in papers():
         for item in items(name):
-            if (record := known(item)) is not None:
+            for record in telling(item, known(item))[:1]:
                 save(figures_of(item, record), top / name, "svg")
 
 

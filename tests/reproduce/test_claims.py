@@ -226,6 +226,31 @@ def test_a_grid_that_has_not_begun_leaves_a_claim_in_part() -> None:
     assert (found.verdict, [part.verdict for part in found.parts]) == ("in part", ["seen"])
 
 
+def test_a_trend_of_differences_is_of_each_row_above_its_own() -> None:
+    # a falls, and b falls faster: the gap is 1, 2, 4 with each of three seeds
+    rows: Rows = {
+        "a1": [9.0, 9.5, 9.1], "a2": [8.0, 8.5, 8.1], "a3": [7.0, 7.5, 7.1],
+        "b1": [8.0, 8.5, 8.1], "b2": [6.0, 6.5, 6.1], "b3": [3.0, 3.5, 3.1],
+    }  # fmt: skip
+    claim = {"kind": "trend", "rows": ["a1", "a2", "a3"], "direction": "rising"}
+    found = judged(rows, **claim, than=["b1", "b2", "b3"])
+    assert (found.verdict, found.parts[0].p) == ("seen", pytest.approx(1 / 6**3))
+    assert "a1 less b1 1.00, a2 less b2 2.00, a3 less b3 4.00" in found.parts[0].what
+    assert judged(rows, **claim).verdict == "not seen"
+    assert judged(rows, **claim, than=["b3", "b2", "b1"]).verdict == "not seen"
+    assert judged({**rows, "b3": []}, **claim, than=["b1", "b2", "b3"]).verdict == "not run"
+    with pytest.raises(ValueError, match="as many `than` as rows, or none; found 2 and 3"):
+        judged(rows, **claim, than=["b1", "b2"])
+
+
+def test_a_claim_that_needs_the_whole_size_is_left_to_the_whole_item() -> None:
+    item, claim = item_with({"a": A}, {"kind": "within", "rows": ["a"], "low": 0.0, "high": 9.0, "quick": False})
+    cells = [Figures("g", "a", seed, {"m": value}) for seed, value in enumerate(A)]
+    whole, quick = (Record("p", "i", mode, len(cells), cells=cells) for mode in ("full", "quick"))
+    assert (judge(item, claim, whole).verdict, judge(item, claim, quick).verdict) == ("seen", "not run")
+    assert judge(item, claim.model_copy(update={"quick": True}), quick).verdict == "seen"
+
+
 def test_what_was_not_run_is_said() -> None:
     assert judged({"a": A, "b": []}, kind="greater", row="a", than=["b"]).verdict == "not run"
     assert judged({"a": [], "b": []}, kind="greater", row="a", than=["b"]).verdict == "not run"

@@ -15,7 +15,7 @@ def test_a_measure_without_a_column_is_in_texts_alone() -> None:
         grids=[Grid(name="g", rows=[Row(label="one")])], measures=[shown, drawn], tried=["It is {b @ one}."],
         claims=[Claim(text="So.", kind="within", measures=["b"], rows=["one"], low=0.0, high=3.0)],
     )  # fmt: skip
-    text = item_text(item, Record("p", "fig1", "full", 1, cells=[Figures("g", "one", 0, {"a": 1.0, "b": 2.0})]))
+    text = item_text(item, [Record("p", "fig1", "full", 1, cells=[Figures("g", "one", 0, {"a": 1.0, "b": 2.0})])])
     assert "|  | first |" in text
     assert "It is 2.00." in text
     assert "second: one 2.00" in text

@@ -74,6 +74,26 @@ def test_numbers_are_the_records() -> None:
     np.testing.assert_allclose(figure.series[0].low, [2.9, 1.9, 0.1])  # no band below 0 on a logarithmic axis
 
 
+@pytest.mark.parametrize(("grids", "measures", "axis"), [(1, ["a", "b"], "y"), (2, ["a", "b"], "x")])
+def test_bars_stand_on_a_logarithmic_axis(grids: int, measures: list[str], axis: str) -> None:
+    item = item_with(grids, kind="bars", measures=measures, log_y=True)
+    (figure,) = figures_of(item, record_of(item))
+    np.testing.assert_allclose(figure.series[0].low[0], 1.5 - np.sqrt(0.5))
+    drawn = draw(figure).axes[0]
+    assert (getattr(drawn, f"get_{axis}scale")(), getattr(drawn, f"get_{'xy'.strip(axis)}scale")()) == ("log", "linear")
+    least = getattr(drawn, f"get_{axis}lim")()[0]
+    assert least == pytest.approx((1.5 - np.sqrt(0.5)) / 2)  # below the shortest bar and its whisker
+    flat = record_of(item)
+    flat.cells = [Figures(one.grid, one.row, one.seed, {"a": 1.0 + 99 * one.seed, "b": 1.0}) for one in flat.cells]
+    (figure,) = figures_of(item, flat)
+    np.testing.assert_allclose(figure.series[0].low[0], 50.5 / 10)  # the mean less its spread is below 0
+    item = item_with(grids, kind="bars", measures=measures)
+    (figure,) = figures_of(item, record_of(item))
+    drawn = draw(figure).axes[0]
+    assert getattr(drawn, f"get_{axis}scale")() == "linear"
+    assert getattr(drawn, f"get_{axis}lim")()[0] == 0
+
+
 def test_a_spread_is_drawn_in_place_of_the_mean() -> None:
     item = item_with(1, kind="curves", of=["mean.loss"], spread=True, log_y=True)
     (figure,) = figures_of(item, record_of(item))

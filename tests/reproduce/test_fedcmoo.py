@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from polyfed.reproduce.driving import driver_of
-from polyfed.reproduce.item import chosen
+from polyfed.reproduce.grids import driven as merged
+from polyfed.reproduce.item import Item, chosen, items
 
 DATA = {"name": "two-digits", "examples": 400, "clients": 4}
 MODEL = {"name": "mlp", "hidden": [16]}
@@ -48,3 +49,12 @@ def test_progress_is_measured_from_the_models_of_another_run() -> None:
     assert found["values"]["loss"] == pytest.approx(sum(curve["y"]) / 3)
     still = driven("fedcmoo/fig11", {**trained, "at": [0], "probe": {"name": "fedavg", **STEPS, "lr": 1e-9}})
     assert still["values"] == {"loss": pytest.approx(0, abs=1e-6), "accuracy": 0}
+
+
+@pytest.mark.parametrize("item", items("fedcmoo"), ids=lambda item: item.name)
+def test_an_item_that_keeps_no_row_for_validation_says_so(item: Item) -> None:
+    """The paper keeps a fifth of the training rows; of QM9 it has 40,000 rows to train with beside them, as we have."""
+    tables = [merged(item, grid, row, quick=False).get("data", {}) for grid in item.grids for row in grid.rows]
+    keeps = all(table.get("valid") or table.get("name") == "qm9" for table in tables)
+    told = any("for validation" in text or "Settings are those of Table 1" in text for text in item.differs)
+    assert told != keeps

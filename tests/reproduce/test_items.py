@@ -15,6 +15,7 @@ from polyfed.data import datasets, partitions
 from polyfed.experiment.building import build_algorithm
 from polyfed.experiment.schema import Evaluate, Top
 from polyfed.models import models
+from polyfed.reproduce.claims import judge
 from polyfed.reproduce.driving import driven_cells, driver_of
 from polyfed.reproduce.grids import cells_of, missing_data
 from polyfed.reproduce.item import Item, chosen, items, papers, read_item
@@ -68,6 +69,16 @@ def test_quick_has_rows_and_claims_of_its_own(item: Item) -> None:
     assert 0 < item.minutes.quick <= item.minutes.full
 
 
+@pytest.mark.parametrize("item", EVERY, ids=lambda item: item.key)
+def test_quick_is_asked_about_all_that_it_has_rows_for(item: Item) -> None:
+    """But for published values, which need the whole size."""
+    (quick,) = (record for record in known(item) if record.mode == "quick")
+    assert quick.whole
+    for claim in item.claims:
+        has = judge(item, claim.model_copy(update={"quick": True}), quick).verdict != "not run"
+        assert has if claim.quick else not has or claim.kind in ("near", "within"), claim.text
+
+
 def test_data_that_are_absent_are_named(place: Path) -> None:
     (item,) = chosen("fsmgda/table2")
     assert missing_data(item) == ["multimnist"]
@@ -97,6 +108,11 @@ def test_a_quick_run_may_leave_a_grid_out(tmp_path: Path, monkeypatch: pytest.Mo
         ('of = "mean.loss"\nbetter', "better", "the measure 'loss' should say what it is `of`"),
         ('of = ["mean.loss"]', 'measures = ["loss"]', "should have `of` if it is of kind 'curves'"),
         ("digits = 3", 'digits = 3\ntake = "reach"', "should have a target if and only if"),
+        (
+            "digits = 3",
+            'digits = 3\ntake = "reach"\ntarget = 1.0\ncost = "simulated_seconds"',
+            "cost should be 'rounds', 'bytes_up' or 'seconds'",
+        ),
         ("differs = ", "difers = ", "Unknown key 'difers'. Did you mean 'differs'?"),
         ("seeds = 2", 'seeds = 2\nrows = ["large"]', "should stand in a grid"),
     ],

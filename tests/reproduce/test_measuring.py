@@ -51,12 +51,17 @@ def test_what_is_taken() -> None:
     assert value("a.accuracy", scale=100, better="higher") == pytest.approx(50)
 
 
-@pytest.mark.parametrize(
-    ("cost", "spent"), [("rounds", 4), ("bytes_up", 40), ("seconds", 4.0), ("simulated_seconds", 1.5)]
-)
+@pytest.mark.parametrize(("cost", "spent"), [("rounds", 4), ("bytes_up", 40), ("seconds", 4.0)])
 def test_what_a_target_costs(cost: str, spent: float) -> None:
     assert value("a.loss", take="reach", target=0.34, cost=cost) == spent
     assert value("a.loss", take="reach", target=0.01, cost=cost) is None
+
+
+def test_curves_know_simulated_seconds_which_no_target_is_counted_in() -> None:
+    spent = [point.spent["simulated_seconds"] for point in points_of("a.loss", "", "lower", LINES)]
+    assert spent == [0.5, 1.0, 1.5, 2.0, 2.5]
+    with pytest.raises(ValueError, match="'rounds', 'bytes_up' or 'seconds'"):
+        value("a.loss", take="reach", target=0.34, cost="simulated_seconds")
 
 
 def test_evaluations_count_until_a_limit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from polyfed.reproduce.claims import judge_all
 from polyfed.reproduce.grids import missing_data
 from polyfed.reproduce.item import Item, chosen
-from polyfed.reproduce.record import Record
+from polyfed.reproduce.record import Record, known
 from polyfed.reproduce.running import How, run_item
 
 HALF_AN_HOUR = 30.0  # minutes, on two cores
@@ -35,17 +36,33 @@ def test_quick_versions_of_everything(tmp_path: Path) -> None:
 
 
 def strange(item: Item, record: Record) -> list[str]:
-    """What is wrong with a quick run: cells that failed, figures that are none, claims that come out reversed."""
+    """What is wrong with a quick run: cells that failed, figures that are none, claims that are seen no longer."""
     found = [f"{one.row}, seed {one.seed}: {one.why}" for one in record.failed]
     found += [] if record.whole else [f"{len(record.cells)} of {record.wanted} cells"]
     for cell in record.cells:
         there = [value for value in cell.values.values() if value is not None]
         found += [] if there and all(map(math.isfinite, there)) else [f"{cell.row}: {dict(cell.values)}"]
-    for one in judge_all(item, record):
-        found += [f"not seen: {one.claim.text}"] if one.claim.quick and one.verdict == "not seen" else []
+    expected = [one.verdict for quick in known(item) if quick.mode == "quick" for one in judge_all(item, quick)]
+    for one, before in zip(judge_all(item, record), expected, strict=True):
+        found += [f"not seen: {one.claim.text}"] if one.verdict == "not seen" != before else []
     return found
 
 
 def test_a_strange_run_is_found() -> None:
     (item,) = chosen("many-models/fig5")
     assert strange(item, Record(item.paper, item.name, "quick", 3)) == ["0 of 3 cells"]
+
+
+def test_a_claim_that_was_seen_and_is_not_is_found() -> None:
+    (item,) = chosen("many-models/fig5")
+    (quick,) = (record for record in known(item) if record.mode == "quick")
+    assert strange(item, quick) == []
+    quick.cells = [replace(cell, values=dict.fromkeys(cell.values, 1.0)) for cell in quick.cells]  # no gain rises
+    assert "not seen: Gain increases with M for MFA-RR, E = 5." in strange(item, quick)
+
+
+def test_a_claim_that_is_known_not_to_be_seen_is_no_news() -> None:
+    (item,) = chosen("fsmgda/fig5")
+    (quick,) = (record for record in known(item) if record.mode == "quick")
+    assert judge_all(item, quick)[0].verdict == "not seen"
+    assert strange(item, quick) == []

@@ -86,7 +86,7 @@ def _run(some: list[Item], how: How, pack: Path | None, json_: bool) -> None:
         made = write_item(item, record, folder)
         done.append({"item": item.key, "folder": str(folder), "files": [str(path) for path in made]})
         if not json_:
-            print(visible_lines(item_text(item, record)), end="\n\n")
+            print(visible_lines(item_text(item, [record])), end="\n\n")
             print(f"folder: {visible(folder)}", end="\n\n")
     if late or pack is not None:
         file = write_pack(how.out, pack or how.out / PACK)

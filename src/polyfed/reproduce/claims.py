@@ -20,8 +20,9 @@ seeds differ are compared by Welch's test. A target that was not reached counts 
 longest run, so that short runs win nothing by it. A row of which some seeds have no figure (a run that diverged) is
 seen in part at most. A claim is seen if all its parts are; in part if some part is seen, or at least half of them are
 in part; else not seen. Rows that a quick version leaves out are left out of its verdict; any other row that is missing
-makes the claim 'not run', and a whole grid that has not begun leaves it in part at most. `than` and `rows` may name
-rows of another grid as 'grid / row'.
+makes the claim 'not run', and a whole grid that has not begun leaves it in part at most. A claim with `quick = false`
+is left to the whole item: its quick version says 'not run'. `than` and `rows` may name rows of another grid as
+'grid / row'. A trend with `than` is of how much each row is above its own.
 """
 
 from __future__ import annotations
@@ -67,20 +68,43 @@ class Part:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its verdict and the parts that it follows from."""
+    """A claim, its verdict and the parts that it follows from, of a record."""
 
     claim: Claim
     verdict: Word
     parts: list[Part] = field(default_factory=list)
+    record: Record | None = None
 
 
-def judge_all(item: Item, record: Record | None) -> list[Judged]:
-    """Every claim of an item, against its record."""
-    return [Judged(claim, "not run") if record is None else judge(item, claim, record) for claim in item.claims]
+def judge_all(item: Item, record: Record) -> list[Judged]:
+    """Every claim of an item, against a record."""
+    return [judge(item, claim, record) for claim in item.claims]
+
+
+def judge_known(item: Item, records: Sequence[Record]) -> list[Judged]:
+    """Every claim of an item, against the first of its records that has a verdict.
+
+    Args:
+        item: which.
+        records: what is known of it, the better first; the whole item's may have too few runs yet for a claim.
+    """
+    found = [[judge(item, claim, record) for record in records] for claim in item.claims]
+    first = [some[0] if some else Judged(claim, "not run") for claim, some in zip(item.claims, found, strict=True)]
+    return [
+        next((one for one in some if one.verdict != "not run"), none) for some, none in zip(found, first, strict=True)
+    ]
+
+
+def telling(item: Item, records: Sequence[Record]) -> list[Record]:
+    """The records that verdicts are of; the first one where there is no verdict."""
+    said = [one.record for one in judge_known(item, records) if one.verdict != "not run"]
+    return [record for record in records if any(one is record for one in said)] or list(records[:1])
 
 
 def judge(item: Item, claim: Claim, record: Record) -> Judged:
     """A claim against a record."""
+    if record.mode == "quick" and not claim.quick:
+        return Judged(claim, "not run", [], record)
     asked = [_Asked(item, claim, record, item.measure(measure)) for measure in claim.measures]
     parts = [part for one in asked for part in _parts(one)]
     tested = [i for i, part in enumerate(parts) if part.p is not None]
@@ -88,7 +112,7 @@ def judge(item: Item, claim: Claim, record: Record) -> Judged:
         lost = parts[i].verdict == "seen" and p >= ALPHA
         parts[i] = replace(parts[i], p=p, verdict="in part" if lost else parts[i].verdict)
     verdict = together([part.verdict for part in parts])
-    return Judged(claim, "in part" if verdict == "seen" and asked[0].waits else verdict, parts)
+    return Judged(claim, "in part" if verdict == "seen" and asked[0].waits else verdict, parts, record)
 
 
 def together(words: Sequence[Word]) -> Word:
@@ -323,7 +347,7 @@ def _inside(values: Values, claim: Claim, called: str, undo: Callable[[float], f
 
 def _ordered(asked: _Asked, grid: str) -> Iterator[Part]:
     claim = asked.claim
-    rows = {row: asked.values(row, grid) for row in claim.rows if asked.has(row, grid)}
+    rows = _rows(asked, grid)
     if not rows:
         return
     what = f"{asked.said(grid)}: " + ", ".join(f"{row} {_mean(asked, values)}" for row, values in rows.items())
@@ -343,7 +367,20 @@ def _ordered(asked: _Asked, grid: str) -> Iterator[Part]:
     p = kendall_p(taus, len(rows))
     word: Word = "seen" if whole and p < ALPHA else "in part" if some else "not seen"
     part = Part(what, word, p, float(taus.mean()), f"{said}, exact test over {len(taus)} seeds")
-    yield asked.sure(part, claim.rows, grid)
+    yield asked.sure(part, [*claim.rows, *claim.than], grid)
+
+
+def _rows(asked: _Asked, grid: str) -> dict[str, Values]:
+    """The figures that are to be in order; with `than`, how much each row is above its own, seed by seed."""
+    rows, than = asked.claim.rows, asked.claim.than
+    if not than:
+        return {row: asked.values(row, grid) for row in rows if asked.has(row, grid)}
+    found = {}
+    for row, other in zip(rows, than, strict=True):
+        if asked.has(row, grid) and asked.has(other, grid):
+            a, b = asked.values(row, grid), asked.values(other, grid)
+            found[f"{row} less {other}"] = {seed: a[seed] - b[seed] for seed in sorted({*a} & {*b})}
+    return found
 
 
 def kendall_p(taus: Sequence[float] | NDArray[np.float64], rows: int) -> float:

@@ -58,6 +58,11 @@ class _Page:
             return math.nan, 0.0
         return float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
 
+    def band(self, mean: Numbers, std: Numbers) -> tuple[Numbers, Numbers]:
+        """One standard deviation to each side; on a logarithmic axis a tenth of the mean at least."""
+        low = np.maximum(mean - std, mean / 10) if self.draw.log_y else mean - std
+        return low, mean + std
+
     def place(self, row: str) -> int:
         """A row's colour: the same in every grid."""
         labels = list(dict.fromkeys(one.label for grid in self.grids for one in grid.rows))
@@ -96,8 +101,7 @@ def _curve(page: _Page, curve: Curve, panel: str) -> Series:
     mean, std = numbers(curve.mean), numbers(curve.std)
     if page.draw.spread:
         mean, std = std, np.zeros_like(std)
-    low = np.maximum(mean - std, mean / 10) if page.draw.log_y else mean - std
-    band = (low, mean + std) if std.any() else (NONE, NONE)
+    band = page.band(mean, std) if std.any() else (NONE, NONE)
     x = {curve.clock: numbers(curve.x)}
     return Series(curve.row, mean, x, low=band[0], high=band[1], panel=panel, **look(page.place(curve.row)))
 
@@ -125,7 +129,7 @@ def _line(page: _Page, grid: Grid, measure: str, name: str, panel: str, place: i
     if not there:
         return None
     x, y, std = (numbers([row[i] for row in there]) for i in range(3))
-    band = (y - std, y + std) if std.any() else (NONE, NONE)
+    band = page.band(y, std) if std.any() else (NONE, NONE)
     return Series(name or page.item.measure(measure).title, y, {"x": x}, low=band[0], high=band[1], panel=panel,
                   mode="both", **look(place))  # fmt: skip
 
@@ -139,7 +143,8 @@ def _bars(page: _Page) -> Figure | None:
         found = [_at(page, grid, measure, label) for grid, measure, _ in places]
         y, std = numbers([one[0] for one in found]), numbers([one[1] for one in found])
         if np.isfinite(y).any():
-            series.append(Series(label, y, low=y - std, high=y + std, **look(page.place(label))))
+            low, high = page.band(y, std)
+            series.append(Series(label, y, low=low, high=high, **look(page.place(label))))
     y_axis = Axis("value", page.draw.y_title or page.item.measure(page.draw.measures[0]).title, log=page.draw.log_y)
     categories = tuple(name for _, _, name in places)
     across = {"measure": Axis("measure", page.draw.x_title)}

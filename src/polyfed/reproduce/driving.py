@@ -2,7 +2,8 @@
 
 A driver is a function of papers/PAPER/ITEM.py, driver(settings, seed) -> {'values': {measure: number}, 'curves':
 {path: {'x': {clock: [number, ...]}, 'y': [number, ...]}}}; curves may be left out. What it gives is the file
-GRID/LABEL-seedN-CHECKSUM.json, where the checksum is of the settings.
+GRID/LABEL-seedN-SETTINGS-CODE.json, where both are checksums, so that cells of other code are not mixed with those of
+this one. Files from before had no CODE: they are taken, and said to be.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from polyfed.core.errors import BadInput, Interrupted, PolyfedError, cut
 from polyfed.core.settings import Settings
 from polyfed.reproduce.grids import driven, rows_of, seeds_of
 from polyfed.reproduce.item import Grid, Item, paper_folder
+from polyfed.reproduce.sources import code_of
 from polyfed.run.directory import write
 from polyfed.study.runner import AGAIN
 
@@ -35,25 +37,44 @@ Driver = Callable[[Settings, int], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Driven:
-    """A cell of a driver: its row and seed, what the driver gets, and the name of its file."""
+    """A cell of a driver: row, seed, what the driver gets, and the name of its file; before: without the code's."""
 
     row: str
     seed: int
     settings: Settings
     name: str
+    before: str
 
 
 def driven_cells(item: Item, grid: Grid, quick: bool) -> list[Driven]:
     """All cells of a grid that a driver computes."""
-    found = []
+    found, code = [], code_of(item)
     for row in rows_of(grid, quick):
         for seed in seeds_of(item, grid, quick):
             settings = driven(item, grid, row, quick)
             text = json.dumps([grid.driver, settings, seed], sort_keys=True, default=str)
             words = re.sub(r"[^\w.+-]+", "-", row.label).strip("-._")[:80] or "cell"
-            name = f"{words}-seed{seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
-            found.append(Driven(row.label, seed, settings, name))
+            name = f"{words}-seed{seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            found.append(Driven(row.label, seed, settings, f"{name}-{code}.json", f"{name}.json"))
     return found
+
+
+def file_of(out: Path, cell: Driven) -> Path:
+    """A cell's file in the grid's folder; one from before, whose name has no code, where there is no other."""
+    now, before = out / cell.name, out / cell.before
+    return before if before.is_file() and not now.is_file() else now
+
+
+def code_notes(out: Path, cells: Iterable[Driven]) -> list[str]:
+    """Sentences about cells in a folder that other code may have computed, or has."""
+    some = [cell for cell in cells if not (out / cell.name).is_file()]
+    before = sum((out / cell.before).is_file() for cell in some)
+    other = sum(any(out.glob(f"{Path(cell.before).stem}-{'[0-9a-f]' * 8}.json")) for cell in some)
+    said = [
+        (before, "from before names had the driver code's checksum: taken as they are. Delete them if it changed."),
+        (other, "of other code than the driver has now: they do not count."),
+    ]
+    return [f"{out}: {n} cell{'s' * (n != 1)} {words}" for n, words in said if n]
 
 
 def driver_of(item: Item, grid: Grid) -> Driver:
@@ -82,7 +103,7 @@ def drive(driver: Driver, cells: Iterable[Driven], out: Path, jobs: int, until: 
         until: the moment, as `time.monotonic` has it, when what is not finished is given up.
     """
     out.mkdir(parents=True, exist_ok=True)
-    missing = [cell for cell in cells if not (out / cell.name).is_file()]
+    missing = [cell for cell in cells if not file_of(out, cell).is_file()]
     many = min(jobs, len(missing)) if "fork" in multiprocessing.get_all_start_methods() else 1
     return _apart(driver, missing, out, many, until) if many > 1 else _here(driver, missing, out, until)
 

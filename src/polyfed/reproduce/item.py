@@ -23,7 +23,7 @@ Word = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]  # of a path, and 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]  # of a measure
 Text = Annotated[str, Field(min_length=1)]
 Seeds = Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=0)]]
-Cost = Literal["rounds", "bytes_up", "seconds", "simulated_seconds"]
+Cost = Literal["rounds", "bytes_up", "seconds"]  # what a record has of each cell, for runs that do not reach a target
 PAPER = "paper.toml"
 
 
@@ -127,7 +127,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 class Claim(Table):
     """A sentence of the paper that the figures are asked about: see `polyfed.reproduce.claims`.
 
-    grids: whose, all if empty; quick: whether a quick run should already show it, at least in part.
+    grids: whose, all if empty; quick: whether a quick run is asked about it. It is, unless the quick version lacks the
+    rows, or the claim is about published values, which need the whole size.
     """
 
     text: Text
@@ -145,7 +146,7 @@ class Claim(Table):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Claim:
-        optional = {"greater": {"margin"}, "smaller": {"margin"}}.get(self.kind, set())
+        optional = {"greater": {"margin"}, "smaller": {"margin"}, "trend": {"than"}}.get(self.kind, set())
         every = ("row", "than", "rows", "margin", "low", "high", "direction")
         given = {key for key in every if getattr(self, key) not in (None, "", [])}
         needed = set(NEEDS[self.kind])
@@ -153,6 +154,10 @@ class Claim(Table):
             raise ValueError(
                 f"a claim of kind {self.kind!r} should have {', '.join(NEEDS[self.kind])} and no more; found "
                 f"{', '.join(sorted(given)) or 'none'}"
+            )
+        if self.kind == "trend" and self.than and len(self.than) != len(self.rows):
+            raise ValueError(
+                f"a trend should have as many `than` as rows, or none; found {len(self.than)} and {len(self.rows)}"
             )
         return self
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyfed.reproduce.claims import judge_all
+from polyfed.reproduce.claims import Judged, judge_known
 from polyfed.reproduce.grids import missing_data
 from polyfed.reproduce.item import Item, items, papers
 from polyfed.reproduce.page import state_of
@@ -26,26 +26,29 @@ def entries(out: Path) -> list[dict[str, Any]]:
     found = []
     for paper in papers():
         for item in items(paper):
-            record = local(item, out) or known(item)
+            records = [*local(item, out), *known(item)]
             why = "data not here" if missing_data(item) else "not run"  # what has no verdict
-            claims = [(one.claim.text, str(one.verdict)) for one in judge_all(item, record)]
-            state: str = state_of(item, record)
+            state: str = state_of(item, records)
             found.append({
                 "item": item.key, "title": f"{item.where}: {item.title}", "state": why if state == "not run" else state,
-                "mode": "" if record is None else record.mode,
-                "claims": [{"text": text, "state": why if of == "not run" else of} for text, of in claims],
+                "claims": [_claim(one, why) for one in judge_known(item, records)],
                 "minutes": item.minutes.model_dump(), "command": item.command(False),
             })  # fmt: skip
     return found
 
 
-def local(item: Item, out: Path) -> Record | None:
-    """The record of local runs: the whole item's, else the quick one's."""
-    for quick in (False, True):
-        path = folder_of(item, How(quick=quick, out=out)) / FILE
-        if path.is_file() and (record := read_record(path)).cells and not record.changes:  # with --set, it is another
-            return record
-    return None
+def _claim(one: Judged, why: str) -> dict[str, str]:
+    """A claim, its state, and whether a quick or a full run told it."""
+    if one.record is None or one.verdict == "not run":
+        return {"text": one.claim.text, "state": why, "mode": ""}
+    return {"text": one.claim.text, "state": one.verdict, "mode": one.record.mode}
+
+
+def local(item: Item, out: Path) -> list[Record]:
+    """The records of local runs: the whole item's, then the quick one's."""
+    paths = [folder_of(item, How(quick=quick, out=out)) / FILE for quick in (False, True)]
+    found = [read_record(path) for path in paths if path.is_file()]
+    return [record for record in found if record.cells and not record.changes]  # with --set, it is another item
 
 
 def texts(found: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
@@ -53,7 +56,7 @@ def texts(found: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for one in found:
         times = [span(60 * one["minutes"][key]) for key in ("quick", "full", "gpu")]
         for i, claim in enumerate(one["claims"]):
-            mode = " (quick)" if one["mode"] == "quick" and claim["state"] in ("seen", "in part", "not seen") else ""
+            mode = " (quick)" if claim["mode"] == "quick" else ""
             first = i == 0
             yield (
                 one["item"] if first else "", claim["text"], claim["state"] + mode, *(times if first else ["", "", ""]),

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from polyfed.core.errors import BadInput, nearest, shown
-from polyfed.reproduce.claims import Judged, Part, Word, judge_all, together
+from polyfed.reproduce.claims import Judged, Part, Word, judge_known, telling, together
 from polyfed.reproduce.item import Grid, Item, Measure, Paper, Row
 from polyfed.reproduce.record import Made, Record
 from polyfed.study.live import span
@@ -21,28 +21,29 @@ from polyfed.study.statistics import FEWEST
 
 MADE_BY = "<!-- Made by tools/results.py from src/polyfed/reproduce: change items or records, not this page. -->"
 STATES: tuple[Word, ...] = ("seen", "in part", "not seen", "not run")
-Records = Mapping[str, Record | None]  # by item's key
+Records = Mapping[str, Sequence[Record]]  # by item's key: the whole item's first
 
 
-def item_text(item: Item, record: Record | None, pictures: Sequence[str] = (), level: int = 2) -> str:
+def item_text(item: Item, records: Sequence[Record], pictures: Sequence[str] = (), level: int = 2) -> str:
     """An item's section: what the paper shows, the table, the claims, and how it was run.
 
     Args:
         item: which.
-        record: what was measured; None where it was not run.
+        records: what was measured, the whole item's first; one that no verdict is of is left out.
         pictures: the files of its figures, as a link has them.
         level: of its heading.
     """
     parts = [f"{'#' * level} {item.where}: {item.title}", item.shows]
-    if record is None:
+    some = telling(item, records)
+    if not some:
         said = "\n".join(f"- **not run**: {claim.text}" for claim in item.claims)
         return "\n\n".join([*parts, said, f"Not run yet: `{item.command(False)}`."])
-    parts += [_tables(item, record), _claims(judge_all(item, record))]
+    parts += [_tables(item, some), _claims(judge_known(item, records), len(some) > 1)]
     parts += [f"![{_alt(item)}]({picture})" for picture in pictures]
-    notes = [_filled(text, item, record) for text in item.differs]
-    tried = [_filled(text, item, record) for text in item.tried]
+    notes = [_filled(text, item, some) for text in item.differs]
+    tried = [_filled(text, item, some) for text in item.tried]
     parts += [_listed("Where we differ", notes), _listed("What was varied to find out why", tried)]
-    parts += [_how(item, record)]
+    parts += [_how(item, record) for record in some]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -53,21 +54,23 @@ def _alt(item: Item) -> str:
 # tables
 
 
-def _tables(item: Item, record: Record) -> str:
+def _tables(item: Item, records: Sequence[Record]) -> str:
     several = len(item.grids) > 1
     made = []
     for grid in item.grids:
         told = {one.row: one.values for one in item.published if one.grid in ("", grid.name)}
-        if _there(grid, record, told):
+        if _there(grid, records, told):
             heading = [f"**{grid.title or grid.name}**"] if several else []
-            made += [*heading, _table(item, grid, record)]
+            made += [*heading, _table(item, grid, records)]
     precision = [f"Published values: {item.precision}"] if item.precision else []
-    smaller = [SMALLER] if record.mode == "quick" and item.published and _is_smaller(item) else []
+    which = "Measured figures" if len(records) == 1 else "Figures under 'quick'"
+    quick = any(record.mode == "quick" for record in records)
+    smaller = [f"{which} {SMALLER}"] if quick and item.published and _is_smaller(item) else []
     return "\n\n".join([*made, *precision, *smaller])
 
 
 SMALLER = (
-    "Measured figures are of the quick version, which is smaller than the paper's experiment: only how rows compare "
+    "are of the quick version, which is smaller than the paper's experiment: only how rows compare "
     "can be held against the published ones."
 )
 
@@ -77,26 +80,27 @@ def _is_smaller(item: Item) -> bool:
     return bool(item.quick.set) or any(grid.quick.set or any(row.quick for row in grid.rows) for grid in item.grids)
 
 
-def _table(item: Item, grid: Grid, record: Record) -> str:
+def _table(item: Item, grid: Grid, records: Sequence[Record]) -> str:
     """Rows by measures; each measure published, where the paper has it, and measured."""
     told = {one.row: one.values for one in item.published if one.grid in ("", grid.name)}
     columns = [(m, any(m.name in values for values in told.values())) for m in item.measures if m.column]
     heads = [""]
     for measure, published in columns:
         heads += [f"{measure.title}, published", "measured"] if published else [measure.title]
+        heads += ["quick"] * (len(records) - 1)
     lines = []
-    for row in _there(grid, record, told):
+    for row in _there(grid, records, told):
         cells = [row.label]
         for measure, published in columns:
             cells += [printed(measure, told.get(row.label, {}).get(measure.name))] if published else []
-            cells.append(measured(measure, record, grid.name, row.label))
+            cells += [measured(measure, record, grid.name, row.label) for record in records]
         lines.append(cells)
     return _markdown(heads, lines)
 
 
-def _there(grid: Grid, record: Record, told: Mapping[str, object]) -> list[Row]:
+def _there(grid: Grid, records: Sequence[Record], told: Mapping[str, object]) -> list[Row]:
     """Rows that were run, or that the paper has."""
-    run = {cell.row for cell in record.cells if cell.grid == grid.name}
+    run = {cell.row for record in records for cell in record.cells if cell.grid == grid.name}
     return [row for row in grid.rows if row.label in run or row.label in told]
 
 
@@ -131,12 +135,18 @@ def _cell(text: str) -> str:
 # claims and texts
 
 
-def _claims(judged: Sequence[Judged]) -> str:
+def _claims(judged: Sequence[Judged], several: bool) -> str:
+    """Verdicts and what they follow from; of which record, where there are several."""
     lines = []
     for one in judged:
-        lines.append(f"- **{one.verdict}**: {one.claim.text}")
+        lines.append(f"- **{one.verdict}{_mark(one) * several}**: {one.claim.text}")
         lines += [f"  - {part.what}{_statistic(part)}: {part.verdict}" for part in one.parts]
     return "\n".join(lines)
+
+
+def _mark(one: Judged) -> str:
+    """' (quick)' where the quick version's verdict is told."""
+    return " (quick)" if one.verdict != "not run" and one.record is not None and one.record.mode == "quick" else ""
 
 
 def _statistic(part: Part) -> str:
@@ -150,12 +160,12 @@ def _listed(title: str, texts: Sequence[str]) -> str:
     return "\n".join([f"{title}:", "", *(f"- {text}" for text in texts)]) if texts else ""
 
 
-def _filled(text: str, item: Item, record: Record) -> str:
+def _filled(text: str, item: Item, records: Sequence[Record]) -> str:
     """A text with {measure @ row} and {measure @ grid / row} replaced by what was measured."""
-    return re.sub(r"\{([^{}]+)\}", lambda match: _figure(match[1], item, record), text)
+    return re.sub(r"\{([^{}]+)\}", lambda match: _figure(match[1], item, records), text)
 
 
-def _figure(asked: str, item: Item, record: Record) -> str:
+def _figure(asked: str, item: Item, records: Sequence[Record]) -> str:
     name, at, place = (word.strip() for word in asked.partition("@"))
     measures = [one.name for one in item.measures]
     if not at or name not in measures:
@@ -165,7 +175,9 @@ def _figure(asked: str, item: Item, record: Record) -> str:
     row = rest if slash else place
     for grid in grids:
         if any(one.label == row for one in grid.rows):
-            return measured(item.measure(name), record, grid.name, row)
+            run = next((one for one in records if one.values(name, grid.name, row)), records[0])
+            quick = " (quick)" if run is not records[0] else ""
+            return measured(item.measure(name), run, grid.name, row) + quick
     raise BadInput(f"{item.key}: {{{asked}}} names no row. Found {shown(place)}.")
 
 
@@ -213,7 +225,7 @@ def paper_page(paper: Paper, some: Sequence[Item], records: Records, pictures: M
         pictures: by key of an item, the files of its figures, as the page links them.
     """
     parts = [MADE_BY, f"# {paper.title}", f"{paper.cite}.", paper.about]
-    parts += [item_text(item, records.get(item.key), pictures.get(item.key, ())) for item in some]
+    parts += [item_text(item, records[item.key], pictures.get(item.key, ())) for item in some]
     return "\n\n".join(parts) + "\n"
 
 
@@ -224,14 +236,14 @@ def index_page(every: Mapping[str, tuple[Paper, Sequence[Item]]], records: Recor
         every: by name, papers and their items.
         records: by key of an item, what was measured.
     """
-    judged = {item.key: judge_all(item, records.get(item.key)) for _, some in every.values() for item in some}
+    judged = {item.key: judge_known(item, records[item.key]) for _, some in every.values() for item in some}
     counted = [one.verdict for some in judged.values() for one in some]
     counts = ", ".join(f"{counted.count(word)} {word if word != 'in part' else 'seen in part'}" for word in STATES)
-    parts = [MADE_BY, "# Results", INTRODUCTION, f"Of {len(counted)} claims: {counts}. {_how_sure(judged, records)}"]
+    parts = [MADE_BY, "# Results", INTRODUCTION, f"Of {len(counted)} claims: {counts}. {_how_sure(judged)}"]
     for name, (paper, some) in every.items():
         heads = ["item", "claim", "verdict", "seeds"]
         rows = [
-            [f"[{item.where}]({name}.md)", one.claim.text, one.verdict, _seeds(records.get(item.key))]
+            [f"[{item.where}]({name}.md)", one.claim.text, one.verdict, _seeds(one)]
             for item in some
             for one in judged[item.key]
         ]
@@ -247,11 +259,11 @@ Each page has the published values beside ours, the test behind each verdict, an
 [Reproduce a paper](../guides/reproduce.md) says how to run any of them, and what the verdicts mean."""
 
 
-def _how_sure(judged: Mapping[str, Sequence[Judged]], records: Records) -> str:
+def _how_sure(judged: Mapping[str, Sequence[Judged]]) -> str:
     """How many verdicts are of quick versions, and how many rest on too few seeds for a test."""
-    ran = {key: record for key in judged if (record := records.get(key)) is not None and record.cells}
-    quick = sum(one.verdict != "not run" for key in ran for one in judged[key] if ran[key].mode == "quick")
-    few = sum(one.verdict == "in part" for key in ran for one in judged[key] if _many(ran[key])[-1] < FEWEST)
+    ran = [(one, one.record) for some in judged.values() for one in some if one.record and one.verdict != "not run"]
+    quick = sum(record.mode == "quick" for _, record in ran)
+    few = sum(one.verdict == "in part" and _many(record)[-1] < FEWEST for one, record in ran)
     return (
         f"{quick} of these verdicts are of quick versions, which are smaller than the papers' experiments. {few} of "
         f"those seen in part have fewer than {FEWEST} seeds, which allow no test: means are as claimed, in half of the "
@@ -259,10 +271,10 @@ def _how_sure(judged: Mapping[str, Sequence[Judged]], records: Records) -> str:
     )
 
 
-def _seeds(record: Record | None) -> str:
-    if record is None or not record.cells:
+def _seeds(one: Judged) -> str:
+    if one.record is None or one.verdict == "not run":
         return ""
-    return f"{_span(_many(record))}{', quick' if record.mode == 'quick' else ''}"
+    return f"{_span(_many(one.record))}{', quick' if one.record.mode == 'quick' else ''}"
 
 
 def _many(record: Record) -> list[int]:
@@ -273,11 +285,11 @@ def _many(record: Record) -> list[int]:
     return sorted({len(some) for some in seeds.values()})
 
 
-def state_of(item: Item, record: Record | None) -> Word:
-    """What became of an item: all its claims together."""
-    if record is None or not record.cells:
-        return "not run"
-    return together([one.verdict for one in judge_all(item, record)])
+def state_of(item: Item, records: Sequence[Record]) -> Word:
+    """What became of an item: all its claims together; in part at most where some have no verdict yet."""
+    words = [one.verdict for one in judge_known(item, records)]
+    found = together([word for word in words if word != "not run"])
+    return "in part" if found == "seen" and "not run" in words else found
 
 
 def write_pages(folder: Path, every: Mapping[str, tuple[Paper, Sequence[Item]]], records: Records) -> list[Path]:
@@ -294,9 +306,12 @@ def write_pages(folder: Path, every: Mapping[str, tuple[Paper, Sequence[Item]]],
     pages = {"index": index_page(every, records)}
     for name, (paper, some) in every.items():
         pictures = {
-            item.key: [f"figures/{name}/{figure.key}.svg" for figure in figures_of(item, record)]
+            item.key: [
+                f"figures/{name}/{figure.key}.svg"
+                for record in telling(item, records[item.key])[:1]
+                for figure in figures_of(item, record)
+            ]
             for item in some
-            if (record := records.get(item.key)) is not None
         }
         pages[name] = paper_page(paper, some, records, pictures)
     for name, text in pages.items():

@@ -148,15 +148,15 @@ def record_path(folder: Path, item: Item, mode: str) -> Path:
     return folder / item.paper / f"{item.name}{'-quick' if mode == 'quick' else ''}.json"
 
 
-def known(item: Item, folder: Path | None = None) -> Record | None:
-    """The record that pages show of an item: the full one if it is there, else the quick one; None for neither.
+def known(item: Item, folder: Path | None = None) -> list[Record]:
+    """The records that there are of an item: the whole one, then the quick one.
 
     Args:
         item: which.
         folder: of records; those that come with polyfed if left out.
     """
     paths = [record_path(folder or shipped(), item, mode) for mode in ("full", "quick")]
-    return next((read_record(path) for path in paths if path.is_file()), None)
+    return [read_record(path) for path in paths if path.is_file()]
 
 
 def mean_curve(runs: Iterable[tuple[Sequence[float], Sequence[float]]], most: int) -> tuple[Any, Any, Any] | None:

@@ -18,7 +18,7 @@ import torch
 
 from polyfed import __version__
 from polyfed.core.errors import BadInput, Interrupted
-from polyfed.reproduce.driving import Driven, drive, driven_cells, driver_of
+from polyfed.reproduce.driving import Driven, code_notes, drive, driven_cells, driver_of, file_of
 from polyfed.reproduce.grids import cells_of, missing_data
 from polyfed.reproduce.item import Draw, Grid, Item
 from polyfed.reproduce.measuring import points_of, value_of
@@ -91,11 +91,13 @@ def _run_grid(item: Item, grid: Grid, how: How) -> list[Failed]:
         every = driven_cells(item, grid, how.quick)
         if not every:
             return []
+        for said in code_notes(out, every):
+            print(said, file=sys.stderr)
         jobs = _jobs(how) or default_jobs([{}], len(every))
         try:
             failed = drive(driver_of(item, grid), every, out, jobs, how.until)
         finally:
-            _sign(out / cell.name for cell in every)
+            _sign(file_of(out, cell) for cell in every)
         return [Failed(grid.name, cell.row, cell.seed, failed[cell.name]) for cell in every if cell.name in failed]
     cells = cells_of(item, grid, how.quick, how.changes)
     if not cells.cells:
@@ -180,13 +182,13 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
     for grid in item.grids:
         out = folder_of(item, how) / grid.name
         curves: dict[tuple[str, str, str, str], list[Any]] = {}
-        for cell, found in _finished(item, grid, how, out):
+        for path, found in _finished(item, grid, how, out):
             record.wanted += 1
             if found is None:
                 continue
             figures, drawn = found
             record.cells.append(figures)
-            told = _told(signature(out / cell.name))
+            told = _told(signature(path))
             made[told] = made.get(told, 0) + 1
             for key, curve in drawn.items():
                 curves.setdefault((figures.row, *key), []).append(curve)
@@ -202,17 +204,16 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
 Drawn = dict[tuple[str, str, str], tuple[list[float], list[float]]]  # by path, split and clock
 
 
-def _finished(
-    item: Item, grid: Grid, how: How, out: Path
-) -> Iterator[tuple[Cell | Driven, tuple[Figures, Drawn] | None]]:
+def _finished(item: Item, grid: Grid, how: How, out: Path) -> Iterator[tuple[Path, tuple[Figures, Drawn] | None]]:
+    """Where each cell is, and what it has come to; None where it is not finished."""
     if grid.driver:
         for driven in driven_cells(item, grid, how.quick):
-            path = out / driven.name
-            yield driven, _of_driver(item, grid, driven, path) if path.is_file() else None
+            path = file_of(out, driven)
+            yield path, _of_driver(item, grid, driven, path) if path.is_file() else None
     else:
         for cell in cells_of(item, grid, how.quick, how.changes).cells:
             path = out / cell.name
-            yield cell, _of_run(item, grid, cell, path, how.quick) if (path / "result.json").is_file() else None
+            yield path, _of_run(item, grid, cell, path, how.quick) if (path / "result.json").is_file() else None
 
 
 def _of_run(item: Item, grid: Grid, cell: Cell, path: Path, quick: bool) -> tuple[Figures, Drawn]:

@@ -28,5 +28,5 @@ def write_item(item: Item, record: Record, folder: Path) -> list[Path]:
         from polyfed.report.drawing import save
 
         drawn = save(figures, folder, "svg")
-    write(folder / PAGE, item_text(item, record, [path.name for path in drawn], level=1).encode() + b"\n")
+    write(folder / PAGE, item_text(item, [record], [path.name for path in drawn], level=1).encode() + b"\n")
     return [folder / PAGE, *drawn]

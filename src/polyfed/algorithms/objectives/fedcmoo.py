@@ -13,7 +13,8 @@ same batch. Weights are exact by default (`weighting = "pgd"` is the paper's Fin
 
 (the paper's 2C is a slip), clipped to be positive semi-definite. Ours: `compress = "sketch"`, and `exchanges = 1`, in
 which a client trains with the weights the server already has and sends its sketch along with its update: half the
-exchanges, half the upload.
+exchanges, the same upload. It is the sketch, not the one exchange, that makes it little more than one model; the
+paper's compressor sends a second one.
 """
 
 from __future__ import annotations

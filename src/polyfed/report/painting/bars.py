@@ -53,12 +53,12 @@ def _dots(axes: Any, one: Series, places: Any) -> None:
 def _named(axes: Any, figure: Figure, lying: bool) -> None:
     places = range(len(figure.categories))
     across = next(iter(figure.x.values()), None)
-    dress(axes, None, None if lying else figure.y)
+    dress(axes, figure.y if lying else None, None if lying else figure.y)
+    if figure.kind == "bars" and (figure.y.log or lying):
+        (axes.set_xlim if lying else axes.set_ylim)(_ground(figure))
     if lying:
         axes.set_yticks(places, [fill(name, WRAPPED) for name in figure.categories])
-        axes.set_xlim(left=0)
         axes.invert_yaxis()
-        axes.set_xlabel(figure.y.label)
         axes.grid(axis="y", visible=False)
         return
     crowded = sum(map(len, figure.categories)) > (45 if not figure.wide else 100)
@@ -71,6 +71,12 @@ def _named(axes: Any, figure: Figure, lying: bool) -> None:
         axes.set_xlabel(across.label)
     if figure.y.key == "failures":
         axes.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _ground(figure: Figure) -> float:
+    """Where bars stand: at 0; on a logarithmic axis, which has none, at half of the least value, so that it is seen."""
+    every = [value for one in figure.series for part in (one.y, one.low) for value in part if value > 0]
+    return float(min(every)) / 2 if figure.y.log and every else 0.0
 
 
 def _legend(canvas: Any, axes: Any, figure: Figure) -> None:
