@@ -202,3 +202,17 @@ def test_data_that_are_not_here_are_a_sentence(toy: Path, place: Path) -> None:
         run_item(chosen("toy-paper/table1")[0], How(jobs=1))
     assert not place.exists()
     assert not Path("runs").exists()
+
+
+def test_a_grid_whose_data_are_not_here_is_left_out(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others are run; a quick version that skips it does not ask for its data."""
+    text = (toy / "table1.toml").read_text().replace('name = "prox"\n', 'name = "prox"\nquick.skip = true\n')
+    mu = "mu = 0.1 }"
+    (toy / "table1.toml").write_text(text.replace(mu, f'{mu}, data.name = "multimnist", data.examples = ""'))
+    (item,) = chosen("toy-paper/table1")
+    record = run_item(item, How(jobs=1))
+    assert {cell.grid for cell in record.cells} == {"plain"}
+    assert not record.whole
+    assert "is left out, as it needs the data set 'multimnist', which is not here" in capsys.readouterr().err
+    assert run_item(item, How(quick=True, jobs=1)).whole
+    assert "is left out" not in capsys.readouterr().err

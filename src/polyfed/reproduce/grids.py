@@ -80,15 +80,21 @@ def driven(item: Item, grid: Grid, row: Row, quick: bool) -> Settings:
 
 def missing_data(item: Item) -> list[str]:
     """The data sets that the item needs and whose files are not here."""
+    return list(dict.fromkeys(name for grid in item.grids for name in missing_of(item, grid, quick=False)))
+
+
+def missing_of(item: Item, grid: Grid, quick: bool) -> list[str]:
+    """The same of one grid, or of its smaller version."""
     import polyfed.data as data
 
     list(data.datasets)  # registers what needs files
-    names = dict.fromkeys([*item.data, *(name for grid in item.grids for name in _data_names(item, grid))])
+    some = rows_of(grid, quick)
+    names = dict.fromkeys([*(item.data if some else ()), *_data_names(item, grid, some)])
     return [name for name in names if any(None in source.found() for source in needs.get(name, ()))]
 
 
-def _data_names(item: Item, grid: Grid) -> Iterator[str]:
-    for row in grid.rows if not grid.driver else ():
+def _data_names(item: Item, grid: Grid, rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows if not grid.driver else ():
         settings = settings_of(item, grid, row, False, ())
         models = settings.get("models") or {}
         for table in (settings.get("data"), *(m.get("data") for m in models.values())):
