@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import tomli_w
 from typer.testing import CliRunner
@@ -30,7 +29,6 @@ from polyfed.experiment.building import plan
 from polyfed.experiment.catalogue import page, registries
 from polyfed.experiment.reading import builtin
 from polyfed.testing import check_engine
-from samples import write_har
 from small import small_federation, small_problem
 
 ROOT = Path(__file__).parents[1]
@@ -219,10 +217,8 @@ def own_module() -> Iterator[None]:
 
 
 @having("bash")
-def test_commands_run(path: Path, place: Path) -> None:
-    shutil.copytree(ROOT / "experiments", "experiments")
-    rng, subject = np.random.default_rng(0), np.repeat(np.arange(1, 31), 8)  # data for mocha-figure3
-    write_har(place / "har_smartphones" / "har_inertial.npz", rng.normal(size=(240, 9, 128)), subject % 6, subject)
+@pytest.mark.usefixtures("place")
+def test_commands_run(path: Path) -> None:
     Path("rows.csv").write_text("\n".join([",".join(["0.5"] * 112)] * 3))  # two-digits' pictures, for predict
     text = "".join(block.code for block in blocks(path, "bash")).replace("\\\n", " ")
     with own_module():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -26,6 +27,8 @@ from polyfed.data.molecules import BONDS, graphs
 from polyfed.data.qm9 import PROPERTIES
 from polyfed.models import models
 from polyfed.models.qm9 import GRU, LSTM, WIDTH, GraphNet, Messages
+from polyfed.reproduce.grids import cells_of
+from polyfed.reproduce.item import chosen
 
 KNOWN = """C N O C#C C#N C=O CC CO CC#C CC#N CC=O NC=O CCC CCO C1CC1 C1CO1 CC(C)=O CC(N)=O NC(N)=O CC(C)C CC(C)O
 CCC#C OCC#C CCC#N NCC#N OCC#N CCC=O C1CCC1 C1COC1 CC1CC1 CC1CO1 OC1CC1 CCCC CCCO CCOC OCCO CC#CC#N C1=CC=CN1 C1=COC=C1
@@ -177,9 +180,11 @@ def test_the_papers_experiment_runs(place: Path) -> None:
         targets=table, target_names=list(PROPERTIES.values()), atoms_HCNOF=atoms, smiles="\n".join(SMILES).encode(),
     )  # fmt: skip
     small = ["data.examples=38", "data.clients=5", "algorithm.local_steps=2", "engine.name=local"]
-    file = Path(__file__).parents[2] / "experiments" / "fedcmoo-qm9.toml"
-    settings = [word for one in small for word in ("--set", one)]
-    done = CliRunner().invoke(app, ["run", str(file), "--rounds", "1", "--out", "made", *settings])
+    (item,) = chosen("fedcmoo/fig3")
+    cells = cells_of(item, item.grid("graphs"), quick=False, changes=small).cells
+    settings = next(cell.settings for cell in cells if cell.settings["algorithm"]["name"] == "fedcmoo")
+    Path("qm9.toml").write_text(tomli_w.dumps(settings))
+    done = CliRunner().invoke(app, ["run", "qm9.toml", "--rounds", "1", "--out", "made"])
     assert done.exit_code == 0, done.stderr
     assert set(json.loads(Path("made", "result.json").read_text())["objectives"]) == set(PROPERTIES)
 

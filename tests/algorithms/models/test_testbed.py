@@ -1,11 +1,9 @@
-"""The paper's strongly convex testbed: known values, rates, spread and gain, in small; benchmarks/ has them in full."""
+"""The paper's strongly convex testbed: known values, rates, spread and gain, in small; `polyfed reproduce` in full."""
 
 from __future__ import annotations
 
 import math
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,12 +31,11 @@ from polyfed.data.tridiagonal import chain, value
 from polyfed.experiment.api import train_many
 from polyfed.experiment.gain import measure
 from polyfed.models.basic import Point
+from polyfed.reproduce.papers.many_models.testbed import Rate, excess
 from polyfed.run.loop import Result, open_doors
 from polyfed.run.plan import Plan
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-import testbed as short
 from small import golden as golden_file
+from testbeds import CONSTANT, DECAYING, rounds_to, sized
 
 
 @pytest.fixture
@@ -91,19 +88,16 @@ def test_gaps_of_round_robin_over_fixed_halves_are_the_known_ones(golden: dict[s
             assert gaps(result, int(t))[0] == pytest.approx(gap, abs=1e-9)
 
 
-def test_the_short_form_is_what_the_library_computes() -> None:
-    assert max(short.check(name, M, 6, seed=3) for name, M in (("mfa-rr", 12), ("mfa-rand", 5))) < 1e-12
-
-
 def test_gaps_to_the_thousandth_round_are_the_known_ones(golden: dict[str, Any]) -> None:
-    found = short.excess("mfa-rr", 1, 1000, short.constant, 5, seed=0)[:, 0]
+    found = excess("mfa-rr", 1, 1000, CONSTANT, 5, seed=0)[:, 0]
     for t, gap in golden["gap_log10_full_participation"].items():
         assert math.log10(found[int(t) - 1]) == pytest.approx(gap, abs=1e-9)
 
 
-def slope(schedule: str, rate: short.Rate, M: int = 2, gamma: float = 20.0, frames: int = 400) -> float:
+def slope(schedule: str, rate: Rate, M: int = 2, gamma: float = 20.0, frames: int = 400) -> float:
     """Of log |w - w*| over log(frame + gamma); the excess is quadratic in the distance, hence the half."""
-    found = short.excess(schedule, M, M * frames, rate, 5, seed=0, shape=(6, 1, 0.5))[M - 1 :: M].mean(1)
+    with sized(6, 1, 0.5):
+        found = excess(schedule, M, M * frames, rate, 5, seed=0)[M - 1 :: M].mean(1)
     late = np.arange(frames // 4, frames)
     return float(np.polyfit(np.log(late + 1 + gamma), np.log(found[late]) / 2, 1)[0])
 
@@ -113,13 +107,13 @@ def test_round_robin_with_a_decaying_step_is_one_over_t() -> None:
     decaying = partial(InverseDecay(beta=4.0, gamma=20.0, every=2).value, frame=1)
     assert slope("mfa-rr", decaying) == pytest.approx(-1, abs=0.1)
     assert slope("mfa-rand", decaying) > -0.7
-    assert abs(slope("mfa-rr", short.constant)) < 0.1
+    assert abs(slope("mfa-rr", CONSTANT)) < 0.1
 
 
-@pytest.mark.parametrize("rate", [short.constant, short.decaying])
-def test_round_robins_spread_over_seeds_is_below_randoms(rate: short.Rate) -> None:
+@pytest.mark.parametrize("rate", [CONSTANT, DECAYING], ids=["constant", "decaying"])
+def test_round_robins_spread_over_seeds_is_below_randoms(rate: Rate) -> None:
     spread = {
-        name: np.std([np.log10(short.excess(name, 12, 150, rate, 5, seed)[-1]) for seed in range(3)])
+        name: np.std([np.log10(excess(name, 12, 150, rate, 5, seed)[-1]) for seed in range(3)])
         for name in ("mfa-rand", "mfa-rr")
     }
     assert 3 * spread["mfa-rr"] < spread["mfa-rand"]
@@ -127,9 +121,9 @@ def test_round_robins_spread_over_seeds_is_below_randoms(rate: short.Rate) -> No
 
 @pytest.mark.parametrize("E", [1, 5, 10])
 def test_gain_is_above_one_and_grows(E: int) -> None:
-    alone = short.rounds_to("mfa-rr", 1, short.constant, E, 0, -2.5)
+    alone = rounds_to("mfa-rr", 1, E, 0, -2.5)
     for name in ("mfa-rand", "mfa-rr"):
-        gains = [M * alone / short.rounds_to(name, M, short.constant, E, 0, -2.5) for M in (2, 4, 12)]
+        gains = [M * alone / rounds_to(name, M, E, 0, -2.5) for M in (2, 4, 12)]
         assert 1 < gains[0] < gains[1] < gains[2]
 
 
@@ -142,10 +136,10 @@ def test_the_library_measures_the_same_gain() -> None:
         "algorithm": {"name": "fedavg", "lr": 0.1, "local_steps": 5, "batch_size": 0},
     }  # fmt: skip
     found = measure(settings, [1, 4], schedules=["mfa-rand", "mfa-rr"], metric="gap", target=-1.6, seeds=1)
-    alone = short.rounds_to("mfa-rr", 1, short.constant, 5, 0, -1.6, shape=(8, 1, 2e-3))
-    for row in found["rows"]:
-        together = short.rounds_to(row["schedule"], row["M"], short.constant, 5, 0, -1.6, shape=(8, 1, 2e-3))
-        assert row["gain"] == [row["M"] * alone / together]
+    with sized(8, 1, 2e-3):
+        alone = rounds_to("mfa-rr", 1, 5, 0, -1.6)
+        gains = [row["M"] * alone / rounds_to(row["schedule"], row["M"], 5, 0, -1.6) for row in found["rows"]]
+    assert [row["gain"] for row in found["rows"]] == [[gain] for gain in gains]
 
 
 # -- the theorems' steps and batches

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +20,8 @@ from polyfed.data.build import federate
 from polyfed.data.partition import natural
 from polyfed.data.tridiagonal import chain
 from polyfed.models.basic import Point
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-import testbed as short
+from polyfed.reproduce.papers.many_models.testbed import Rate, excess
+from testbeds import rounds_to, sized
 
 Array = np.ndarray
 N, MU, E, M = 6, 0.5, 3, 3
@@ -94,12 +91,13 @@ def test_theorem_2_bounds_robin() -> None:
 
 def test_theorem_1_and_2_rand_is_one_over_t_in_squares_and_robin_faster() -> None:
     """(t + gamma) E[F(w) - F*] levels off for Rand; for RR even its product with (frame + gamma)^2 does not grow."""
-    T, shape, seeds = 500, (N, 1, MU), range(5)
+    T, seeds = 500, range(5)
     t = np.arange(1, T + 1)
     frame = 1 + (t - 1) // M
 
-    def mean(schedule: str, rate: short.Rate) -> Array:
-        runs = [short.excess(schedule, M, T, rate, E, seed, shape=shape).mean(1) for seed in seeds]
+    def mean(schedule: str, rate: Rate) -> Array:
+        with sized(N, 1, MU):
+            runs = [excess(schedule, M, T, rate, E, seed).mean(1) for seed in seeds]
         return np.asarray(np.mean(runs, 0))
 
     rand = mean("mfa-rand", lambda t: BETA / (t + GAMMA)) * (t + GAMMA)
@@ -138,10 +136,9 @@ def test_robin_varies_less_than_rand() -> None:
 
 def test_theorem_3_gain_grows_up_to_half_of_the_clients_and_robin_gains_more() -> None:
     """g = M T_1 / T_P(M): above 1 and growing for M <= N/2 (N = 24, E = 5), RR's above Rand's."""
-    alone = short.rounds_to("mfa-rr", 1, short.constant, 5, 1, -2.5)
+    alone = rounds_to("mfa-rr", 1, 5, 1, -2.5)
     gains = {
-        name: [k * alone / short.rounds_to(name, k, short.constant, 5, 1, -2.5) for k in (2, 4, 8, 12)]
-        for name in ("mfa-rand", "mfa-rr")
+        name: [k * alone / rounds_to(name, k, 5, 1, -2.5) for k in (2, 4, 8, 12)] for name in ("mfa-rand", "mfa-rr")
     }
     for found in gains.values():
         assert found[0] > 1
