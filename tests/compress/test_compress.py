@@ -120,3 +120,14 @@ def test_widths_and_budgets_that_cannot_be() -> None:
         compressors["sketch"](width=500).reply(M, D)
     with pytest.raises(BadInput, match="needs a budget of at least"):
         compressors["rand-svd"](budget=0.01).reply(M, D)
+
+
+def test_one_client_that_is_not_finite_does_not_fail_the_others() -> None:
+    """As LAPACK would, where many clients are compressed at once."""
+    H = torch.randn(3, 2, 40, generator=torch.Generator().manual_seed(0))
+    H[1, 0, 7] = torch.inf
+    compress = compressors["rand-svd"]().encode
+    sent = torch.func.vmap(lambda H, key: compress(H, (0, key)))(H, torch.arange(3))
+    assert sent["U"].isfinite().all((1, 2)).tolist() == [True, False, True]
+    alone = compress(H[2], (0, 2))
+    assert torch.allclose(sent["U"][2] @ sent["V"][2], alone["U"] @ alone["V"], atol=1e-5)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from polyfed.core.choices import Choices
 from polyfed.core.errors import BadInput
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
-from polyfed.engines.batched.capture import Waits, refusing_to_wait
+from polyfed.engines.batched.capture import Waits, recordable
 from polyfed.engines.batched.ways import Settings, Ways
 from small import small_federation, small_problem, vector
 
@@ -215,11 +217,11 @@ def test_what_cannot_be_stacked_goes_in_branches_without_a_warning() -> None:
     assert [len(line.get("choices", ())) for line in result.history] == [1, 0]
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_what_cannot_be_stacked_is_recorded_where_it_does_not_wait(
-    waits: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ends", [Waits("it looks at numbers"), RuntimeError("it synchronises in its own way"), None])
+def test_what_cannot_be_stacked_is_recorded_where_it_can_be(
+    ends: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look at numbers would end a recording; that is found out before there is one, and once."""
+    """A look at numbers would end a recording: it is tried once, and else there is none."""
     tried: list[Any] = []
     played: list[Any] = []
 
@@ -228,8 +230,8 @@ def test_what_cannot_be_stacked_is_recorded_where_it_does_not_wait(
             program(*arguments)
             self._program = program
             tried.append(program)
-            if waits:
-                raise Waits("called a synchronizing CUDA operation")
+            if ends is not None:
+                raise ends
 
         def __call__(self, arguments: Any) -> Any:
             played.append(arguments)
@@ -246,8 +248,10 @@ def test_what_cannot_be_stacked_is_recorded_where_it_does_not_wait(
     monkeypatch.setattr(Batched, "__init__", recording)
     result = run({"name": "batched", "device": "cpu"})
     assert len(tried) == 1
-    assert len(played) == (0 if waits else 2)
+    assert len(played) == (2 if ends is None else 0)
     assert torch.allclose(vector(result), vector(run("local")), atol=1e-6)
+    said = [text for text in result.summary["choices"] if "is not recorded" in text]
+    assert said == (["The work 'sgd' is not recorded: it looks at numbers."] if isinstance(ends, Waits) else [])
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])
@@ -264,10 +268,15 @@ def test_a_program_that_waits_is_found_out_before_it_is_recorded(device: str, mo
             torch.cuda, "set_sync_debug_mode", lambda to: mode.__setitem__(0, 2 if to == "error" else to)
         )
     ones = torch.ones(3, device=device)
-    with pytest.raises(Waits), refusing_to_wait():
+    with pytest.raises(Waits), recordable():
         looks(ones)
-    with pytest.raises(RuntimeError, match="another"), refusing_to_wait():
+    with pytest.raises(RuntimeError, match="another"), recordable():
         raise RuntimeError("another")
+    for draw in (random.random, np.random.rand, lambda: torch.rand([])):
+        with pytest.raises(Waits, match="draws numbers at random"), recordable():
+            draw()  # which a replay would repeat
+    with recordable():
+        assert torch.equal(ones + ones, 2 * ones)
     assert torch.cuda.get_sync_debug_mode() == 0
     assert looks(ones).tolist() == [2.0, 2.0, 2.0]
 

@@ -236,6 +236,7 @@ def test_engines_with_processes_have_one_job(engine: Any, jobs: int, monkeypatch
 def test_runs_share_a_gpu_where_they_are_told_to(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other by itself; and not from a process that has used it."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     settings = [{**SMALL, "engine": engine}]
     assert default_jobs(settings, 9) == 1
     check_jobs(4, settings)

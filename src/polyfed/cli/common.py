@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SET = "Change any key: --set algorithm.lr=0.1; an empty value takes the key out."
 AsJson = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of stdout.")]
 ALLOW_CODE = "Let the experiment name code of an installed package, too; code beside its file needs no leave."
+JOBS = "Processes; default: one for each core, on a GPU one. Several can share a GPU."
 AllowCode = Annotated[list[str] | None, typer.Option("--allow-code", metavar="PACKAGE", help=ALLOW_CODE)]
 Assignments = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET)]
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from polyfed.cli.common import AllowCode, AsJson, errors_as_sentences, study_report
+from polyfed.cli.common import JOBS, AllowCode, AsJson, errors_as_sentences, study_report
 from polyfed.core.errors import visible
 
 SETS = "Change any key; several values are all compared: --set algorithm.lr=0.1,0.3. Applies to methods that have it."
@@ -23,7 +23,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the experiment's on.")] = 3,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE,...", help=SETS)] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help=JOBS)] = None,
     target: Annotated[str, typer.Option(help=TARGET)] = "",
     out: Annotated[Path | None, typer.Option(help="The folder of all runs; default: runs/compare-NAME.")] = None,
     allow_code: AllowCode = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyfed.cli.common import AsJson, errors_as_sentences
+from polyfed.cli.common import JOBS, AsJson, errors_as_sentences
 from polyfed.core.errors import BadInput, visible
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 WHAT = "A paper, or one item of it, as in fsmgda/table2, or 'all'; without one, everything is listed."
 MINUTES = "Stop in time, after the rounds at hand; what there is, is packed into one file."
 SETS = "Change any key of every experiment: --set engine.name=batched."
-JOBS = "Processes; default: one for each core, on a GPU one. Several can share a GPU."
 MERGE = "Take over what a pack has; a folder stands for every pack in it."
 
 
@@ -39,7 +37,6 @@ def reproduce(
 ) -> None:
     """Run a paper's figures and tables again, and show published beside measured. Called again, it goes on."""
     with errors_as_sentences():
-        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # workers are forked, and may use the GPU
         from polyfed.reproduce.item import chosen
         from polyfed.reproduce.packing import merge_packs, write_pack
         from polyfed.reproduce.running import How

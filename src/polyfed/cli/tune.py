@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from polyfed.cli.common import AllowCode, AsJson, Assignments, errors_as_sentences, study_report
+from polyfed.cli.common import JOBS, AllowCode, AsJson, Assignments, errors_as_sentences, study_report
 from polyfed.core.errors import visible
 
 PARAM = "What is varied: algorithm.lr=log:0.01..1, =0.5..2, =int:1..20, or choices: algorithm.name=fedcmoo,fsmgda."
@@ -27,7 +27,7 @@ def tune(
     by: Annotated[str | None, typer.Option(help=BY)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the runs, and of what is drawn.")] = None,
     set_: Assignments = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help=JOBS)] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of all trials; default: runs/tune-NAME.")] = None,
     allow_code: AllowCode = None,
     json_: AsJson = False,

@@ -57,9 +57,12 @@ class RandSvd(Compressor):
         start = tensorkeys.normal(keys[1], side * width, H.device).view(side, width).to(A)
         if side < LARGE:
             A, start = A.cpu(), start.cpu()
+        fine = A.isfinite().all()  # of several clients at once, one must not fail the others
+        A = torch.where(fine, A, torch.zeros_like(A))
         Q = _range(A, start)
         U, s, Vh = torch.linalg.svd(Q.T @ A, full_matrices=False)
-        return {"U": ((Q @ U[:, :r]) * s[:r]).to(H.device), "V": Vh[:r].contiguous().to(H.device)}
+        sent = torch.where(fine, (Q @ U[:, :r]) * s[:r], math.nan)
+        return {"U": sent.to(H.device), "V": Vh[:r].contiguous().to(H.device)}
 
     def lengths(self, M: int, d: int, arrays: Mapping[str, Tensor], clients: Sequence[int], request: Request) -> Tensor:
         """The lengths (n, M) of the objectives' rows of U V: those of U's rows, V's being orthonormal, but where an

@@ -63,7 +63,8 @@ class Engine(Fleet):
             self.note_medians(request, guard)
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        return Sum.of(self.ask(clients, request))
+        with self._turn():  # a wait for the GPU would end what another model's thread records
+            return Sum.of(self.ask(clients, request)).to_host()
 
     def expected(self, request: Request) -> Expected:
         """What the server knows of the replies to this request; clients have the buffers they were last sent."""

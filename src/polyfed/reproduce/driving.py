@@ -104,8 +104,8 @@ def drive(driver: Driver, cells: Iterable[Driven], out: Path, jobs: int, until: 
     """
     out.mkdir(parents=True, exist_ok=True)
     missing = [cell for cell in cells if not file_of(out, cell).is_file()]
-    many = min(jobs, len(missing)) if "fork" in multiprocessing.get_all_start_methods() else 1
-    return _apart(driver, missing, out, many, until) if many > 1 else _here(driver, missing, out, until)
+    apart = jobs > 1 and "fork" in multiprocessing.get_all_start_methods()  # also one cell: it may begin CUDA
+    return _apart(driver, missing, out, jobs, until) if apart else _here(driver, missing, out, until)
 
 
 def _here(driver: Driver, missing: list[Driven], out: Path, until: float) -> dict[str, str]:

@@ -89,13 +89,13 @@ def missing_of(item: Item, grid: Grid, quick: bool) -> list[str]:
 
     list(data.datasets)  # registers what needs files
     some = rows_of(grid, quick)
-    names = dict.fromkeys([*(item.data if some else ()), *_data_names(item, grid, some)])
+    names = dict.fromkeys([*(item.data if some else ()), *_data_names(item, grid, some, quick)])
     return [name for name in names if any(None in source.found() for source in needs.get(name, ()))]
 
 
-def _data_names(item: Item, grid: Grid, rows: Sequence[Row]) -> Iterator[str]:
+def _data_names(item: Item, grid: Grid, rows: Sequence[Row], quick: bool) -> Iterator[str]:
     for row in rows if not grid.driver else ():
-        settings = settings_of(item, grid, row, False, ())
+        settings = settings_of(item, grid, row, quick, ())
         models = settings.get("models") or {}
         for table in (settings.get("data"), *(m.get("data") for m in models.values())):
             if isinstance(table, str) or (isinstance(table, Mapping) and "name" in table):

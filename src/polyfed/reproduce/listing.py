@@ -26,7 +26,7 @@ def entries(out: Path) -> list[dict[str, Any]]:
     found = []
     for paper in papers():
         for item in items(paper):
-            records = [*local(item, out), *known(item)]
+            records = sorted([*local(item, out), *known(item)], key=lambda record: record.mode == "quick")
             why = "data not here" if missing_data(item) else "not run"  # what has no verdict
             state: str = state_of(item, records)
             found.append({

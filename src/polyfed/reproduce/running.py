@@ -106,7 +106,7 @@ def _run_grid(item: Item, grid: Grid, how: How) -> list[Failed]:
             return []
         for said in code_notes(out, every):
             print(said, file=sys.stderr)
-        jobs = _jobs(how) or default_jobs([{}], len(every))
+        jobs = _jobs(how) or default_jobs([{"engine": "auto"}], len(every))
         try:
             failed = drive(driver_of(item, grid), every, out, jobs, how.until)
         finally:

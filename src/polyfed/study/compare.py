@@ -149,7 +149,8 @@ def compare_grid(
 
     def opened(missing: Sequence[Cell], told: Told) -> Pool:
         many = jobs or default_jobs([cell.settings for cell in missing], len(missing))
-        return Pool(out, name, jobs=max(1, min(many, len(missing))), told=told, until=until)
+        most = max(2, len(missing)) if missing else 1  # also one cell does not run here, where it would begin CUDA
+        return Pool(out, name, jobs=min(many, most), told=told, until=until)
 
     with trusted():
         return study.run(opened, watching if progress else Nobody)

@@ -108,7 +108,7 @@ def _gpu(every: Iterable[Settings]) -> bool:
     """Whether any engine uses a GPU."""
     tables = list(map(_engine, every))
     usual = {"auto": "auto", "batched": "auto"}  # the others' is the CPU
-    devices = {table.get("device", usual.get(table.get("name", "local"), "cpu")) for table in tables}
+    devices = [table.get("device", usual.get(table.get("name", "local"), "cpu")) for table in tables]
     return "cuda" in devices or ("auto" in devices and torch.cuda.is_available())
 
 

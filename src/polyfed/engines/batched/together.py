@@ -89,6 +89,7 @@ class Together:
         splits = {s: rows for s in SPLITS if (rows := getattr(part.federation, s)) is not None}
         self._rows = {s: _padded(rows, len(part.federation)) for s, rows in splits.items()}
         self._most = {s: int(length.max(initial=0)) for s, (_, length) in self._rows.items()}
+        self._choices = choices
         self.ways = Ways(part.problem, settings, self._blanks(), choices)
         self._captured: dict[Any, Captured] = {}
         self._waits: set[str] = set()  # work that cannot be recorded
@@ -158,6 +159,9 @@ class Together:
         """What a work that cannot go so comes to: another way, when it is asked for again, or one by one."""
         work, why = group.request.work, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         if self.ways.refuse(work, why):
+            return iter(()), rest.start
+        if self.settings.graph and work in self.ways.refused and work not in self._waits:
+            self._waits.add(work)  # whatever ended its recording, it may go without one
             return iter(()), rest.start
         self._fall_back(work, self.ways.refused.get(work, why))
         return self._run_each(group, rest), rest.stop
@@ -235,12 +239,14 @@ class Together:
         return Task(clients, group.request, request, sizes, loops, arguments, failed)
 
     def _given(self, task: Task) -> dict[str, Tensor]:
-        """What a chunk's program gives: recorded, but for one that looks at numbers."""
+        """What a chunk's program gives: recorded where it can be."""
         if self.settings.graph and task.request.work not in self._waits:
             try:
                 return self._replayed(task)
-            except Waits:
+            except Waits as why:
                 self._waits.add(task.request.work)
+                said = f"The work {task.request.work!r} is not recorded: {why}."
+                self._choices.make("graph", self.about(task.asked, 0), False, said, lasting=False)
         return self._computed(task)
 
     def _computed(self, task: Task, operators: Stacked | None = None) -> dict[str, Tensor]:
