@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from polyfed.core.keys import bits, generator, key, permutation
+from polyfed.core.tensorkeys import normal
 
 
 def test_known_values_never_change() -> None:
@@ -44,3 +45,11 @@ def test_signed_arithmetic_gives_the_same_bits() -> None:
     z = z ^ shift(z, 31)
     assert (z.numpy().view(np.uint64) == bits(of, 50)).all()
     assert shift(z, 1).sort(stable=True).indices.tolist() == permutation(of, 50).tolist()
+
+
+def test_normal_numbers_are_normal_for_one_key_and_for_many() -> None:
+    many = torch.func.vmap(lambda of: normal(of, 20_000))(torch.tensor([7, -9]))
+    assert torch.equal(many[0], normal(7, 20_000))
+    for moment, wanted in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
+        assert abs(float((many**moment).mean()) - wanted) < 0.1
+    assert abs(float((many[:, ::2] * many[:, 1::2]).mean())) < 0.02

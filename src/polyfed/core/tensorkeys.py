@@ -52,6 +52,6 @@ def uniform(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Ten
 
 
 def normal(of: int | Tensor, n: int, device: torch.device | str = "cpu") -> Tensor:
-    """n normal numbers in float32, by Box and Muller; devices may differ in the last digit."""
-    even, odd = uniform(of, 2 * n, device).view(n, 2).unbind(-1)
+    """n normal numbers in float64, by Box and Muller; devices may differ in the last digit."""
+    even, odd = uniform(of, 2 * n, device).double().view(n, 2).unbind(-1)
     return (-2 * torch.log1p(-even)).sqrt() * torch.cos(2 * math.pi * odd)
