@@ -20,7 +20,7 @@ from polyfed.core.messages import Request
 from polyfed.core.schema import Field, gradient
 from polyfed.core.settings import Positive, settings
 
-LARGE = 1024  # the side of a square that is better decomposed on a GPU
+LARGE = 1024  # the side of a square from which on a GPU is expected to be faster than the host
 
 
 @compressors("rand-svd")
