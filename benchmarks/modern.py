@@ -224,6 +224,7 @@ def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
         first = time.perf_counter() - start
         ms = milliseconds(one, times=4, warm=2)
     said = [str(w.message)[:120] for w in caught if "client by client" in str(w.message)]
+    said += [text for text in engine.choices.sentences() if "The work" in text]
     peak = torch.cuda.max_memory_allocated() / 2**30
     say(
         case=name,

@@ -1,8 +1,10 @@
 """Embeddings of many clients at once, each with a table of its own: a gather, and gradients by sorted segments.
 
 torch's own rule under vmap copies the tables, and knows the padding of the first client's alone; compiled, its gradient
-adds atomically, in another order in every run. Here a word's place is client x vocabulary + word, and torch's kernel
-for one large table sorts these places and sums each one's rows in a fixed order.
+adds atomically, in another order in every run. Here a word's place is client x vocabulary + word; the places are
+sorted, and each one's rows summed in a fixed order. On a GPU torch's kernel for one large table does not serve: from
+torch 2.11 on it adds atomically where few words come often (pytorch/pytorch#170589), and with 1,025 to 3,072 words it
+may read the wrong ones (pytorch/pytorch#187687).
 """
 
 from __future__ import annotations
@@ -86,8 +88,19 @@ def _sums(d: Tensor, words: Tensor, vocabulary: int, padding: int) -> Tensor:
     begins = torch.arange(0, last, vocabulary, device=words.device).view(-1, *(1,) * (words.dim() - 1))
     places = torch.where(words == padding, last, words + begins)
     exact = d.to(torch.promote_types(d.dtype, torch.float32))
-    sums: Tensor = torch.ops.aten.embedding_dense_backward(exact, places, last + 1, last, False)
-    return sums[:last].view(clients, vocabulary, -1).to(d.dtype)
+    if d.device.type == "cpu":
+        sums: Tensor = torch.ops.aten.embedding_dense_backward(exact, places, last + 1, last, False)[:last]
+    else:
+        sums = segment_sums(exact.reshape(-1, exact.shape[-1]), places.reshape(-1), last)
+    return sums.view(clients, vocabulary, -1).to(d.dtype)
+
+
+def segment_sums(rows: Tensor, places: Tensor, many: int) -> Tensor:
+    """Row i added to row places[i] of (many, width), in the order of i; places from `many` on are left out."""
+    ordered, order = torch.sort(places, stable=True)
+    begins = torch.searchsorted(ordered, torch.arange(many + 1, device=places.device))
+    # unsafe: without a look at the numbers, which the host would wait for
+    return torch.segment_reduce(rows[order], "sum", offsets=begins, axis=0, unsafe=True, initial=0)
 
 
 @embed.register_fake
