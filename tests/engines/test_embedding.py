@@ -16,13 +16,7 @@ from torch.nn import functional as F
 from polyfed import Federation, Objective, Problem, train
 from polyfed.algorithms import algorithms
 from polyfed.engines.batched.kernels import embedding
-from polyfed.engines.batched.kernels.embedding import (
-    ClientEmbedding,
-    embed,
-    embed_back,
-    replace_embeddings,
-    segment_sums,
-)
+from polyfed.engines.batched.kernels.embedding import ClientEmbedding, embed, embed_back, replace_embeddings
 from polyfed.engines.batched.stacked import Stacked
 
 GPU = ["cuda"] if torch.cuda.is_available() else []
@@ -101,19 +95,6 @@ def test_sums_come_in_one_order(device: str) -> None:
         assert all(torch.equal(embed_back(d, words, WORDS, 0), first) for _ in range(5))
         exact = embed_back(d.cpu().double(), words.cpu(), WORDS, 0)
         torch.testing.assert_close(first.cpu().double(), exact, atol=1e-3, rtol=1e-5)
-
-
-@pytest.mark.parametrize("device", ["cpu", *GPU])
-@pytest.mark.parametrize("rows", [0, 1, 700])
-def test_segments_are_summed_in_order(rows: int, device: str) -> None:
-    """As a GPU has them; on a CPU to the bit what torch's kernel has. Some places have no row, some rows no place."""
-    d, places = torch.randn(rows, WIDE), torch.randint(0, 12, (rows,))
-    places[places == 3] = 4
-    wanted = torch.zeros(10, WIDE)
-    for row, place in zip(d, places, strict=True):
-        if place < 10:
-            wanted[place] += row
-    assert torch.equal(segment_sums(d.to(device), places.to(device), 10).cpu(), wanted)
 
 
 def test_clients_that_are_too_large_for_one_call_go_in_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from polyfed.compress import Compressor, Keys, compressors
 from polyfed.core.errors import BadInput
 from polyfed.core.schema import Field, gradient
+from polyfed.core.segments import column_sums
 from polyfed.core.settings import settings
 from polyfed.core.tensorkeys import bits, shift
 
@@ -37,7 +38,7 @@ def sketch(H: Tensor, k: int, of: int | Tensor) -> Tensor:
     """Count-sketch of every row of H (M, d), as (M, k)."""
     find = _of_a_round if isinstance(of, int) else hashes
     bucket, sign = find(of, H.shape[1], k, H.device)
-    return torch.index_add(H.new_zeros(len(H), k), 1, bucket, H * sign)
+    return column_sums(H * sign, bucket, k)
 
 
 @compressors("sketch")

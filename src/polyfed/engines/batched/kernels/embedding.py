@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polyfed.core.segments import segment_sums
+
 MOST = 2**31  # numbers in one call of torch's kernel, which counts them in 32 bits
 
 
@@ -93,14 +95,6 @@ def _sums(d: Tensor, words: Tensor, vocabulary: int, padding: int) -> Tensor:
     else:
         sums = segment_sums(exact.reshape(-1, exact.shape[-1]), places.reshape(-1), last)
     return sums.view(clients, vocabulary, -1).to(d.dtype)
-
-
-def segment_sums(rows: Tensor, places: Tensor, many: int) -> Tensor:
-    """Row i added to row places[i] of (many, width), in the order of i; places from `many` on are left out."""
-    ordered, order = torch.sort(places, stable=True)
-    begins = torch.searchsorted(ordered, torch.arange(many + 1, device=places.device))
-    # unsafe: without a look at the numbers, which the host would wait for
-    return torch.segment_reduce(rows[order], "sum", offsets=begins, axis=0, unsafe=True, initial=0)
 
 
 @embed.register_fake
