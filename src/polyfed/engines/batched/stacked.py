@@ -28,6 +28,7 @@ from polyfed.engines.batched.kernels.attention import StackedAttention, stacked_
 from polyfed.engines.batched.kernels.batch_norm import replace_batch_norms
 from polyfed.engines.batched.kernels.convolution import replace_convolutions
 from polyfed.engines.batched.kernels.embedding import replace_embeddings
+from polyfed.engines.batched.kernels.pooled import can_pool, replace_pooled
 from polyfed.engines.batched.kernels.recurrent import replace_recurrent, unreplaced
 from polyfed.engines.batched.kernels.wide import replace_wide
 
@@ -80,6 +81,8 @@ class Stacked:
         replace_convolutions(self.model)
         if self.device.type == "cuda":  # a host's library is as good as what is written out
             replace_wide(self.model)
+            if can_pool(self.device):
+                replace_pooled(self.model)
 
     def _together(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """What a client's program is for a stack of clients."""

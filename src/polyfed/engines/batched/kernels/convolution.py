@@ -59,7 +59,7 @@ def _fits(conv: nn.Conv2d) -> bool:
 @torch.library.custom_op("polyfed::convolve", mutates_args=())
 def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
     """Every client's images under its own weights."""
-    if _kernels(x, w.shape[1]):
+    if has_kernels(x, w.shape[1]):
         from polyfed.engines.batched.kernels import convolution_triton
 
         return convolution_triton.convolve(x.contiguous(), w.contiguous(), b.contiguous(), pad)
@@ -71,7 +71,7 @@ def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
 @torch.library.custom_op("polyfed::convolve_weight_grad", mutates_args=())
 def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
     """The gradients of weights and biases, where d (clients, n, out, h, w) is that of the output."""
-    if _kernels(x, d.shape[2]):
+    if has_kernels(x, d.shape[2]):
         from polyfed.engines.batched.kernels import convolution_triton
 
         return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad)
@@ -81,7 +81,7 @@ def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tupl
     return out.reshape(len(x), d.shape[2], *shape[1:]), d.sum((1, 3, 4))
 
 
-def _kernels(x: Tensor, out: int) -> bool:
+def has_kernels(x: Tensor, out: int) -> bool:
     """Whether the kernels do it: float32 on a GPU that has them, and clients small enough for 32-bit offsets."""
     grown = (x.shape[3] + 32) * (x.shape[4] + 32)  # an output is larger by less than the window
     small = x.shape[1] * max(x.shape[2], out) * grown < 2**31
@@ -110,12 +110,16 @@ def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor
     dx = dw = db = None
     if any(ctx.needs_input_grad[1:3]):
         dw, db = weight_grad(x, d, kernel, pad)
-    if ctx.needs_input_grad[0]:  # the convolution of d with the mirrored weights
-        mirrored = w.transpose(1, 2).flip(3, 4)
-        dx = convolve(
-            d, mirrored, w.new_zeros(len(w), w.shape[2]), [k - 1 - p for k, p in zip(kernel, pad, strict=True)]
-        )
+    if ctx.needs_input_grad[0]:
+        dx = input_grad(d, w, pad)
     return dx, dw, db, None
+
+
+def input_grad(d: Tensor, w: Tensor, pad: list[int]) -> Tensor:
+    """The gradient of the images: the convolution of d with the mirrored weights."""
+    around = [k - 1 - p for k, p in zip(w.shape[3:], pad, strict=True)]
+    found: Tensor = convolve(d, w.transpose(1, 2).flip(3, 4), w.new_zeros(len(w), w.shape[2]), around)
+    return found
 
 
 convolve.register_autograd(_backward, setup_context=_keep)

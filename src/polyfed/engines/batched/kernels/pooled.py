@@ -1,0 +1,175 @@
+"""A narrow convolution, ReLU and pooling over squares of four as one operator of many clients.
+
+Written out, a convolution's output is the largest thing in memory: it is written, read by the pooling, and both again
+for the gradient. Here it never leaves the kernel: of each square the largest number is kept, and which of the four it
+was, a quarter of the numbers and a byte each. ReLU before or after the pooling is the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polyfed.engines.batched.kernels import why_no_triton
+from polyfed.engines.batched.kernels.convolution import (
+    ClientConv2d,
+    apart,
+    convolve,
+    has_kernels,
+    input_grad,
+    joined,
+    weight_grad,
+)
+
+ZERO = 4  # no number of the square was above 0
+
+
+class PooledSequential(nn.Sequential):
+    """An `nn.Sequential` that takes convolution, ReLU and pooling in one step; its layers are what they were, for
+    whoever calls them by themselves."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        layers, i = list(self), 0
+        while i < len(layers):
+            if _fits(layers[i : i + 3]):
+                input, i = _pooled(layers[i], input), i + 3
+            else:
+                input, i = layers[i](input), i + 1
+        return input
+
+
+def replace_pooled(model: nn.Module) -> None:
+    """Plain sequences that have a convolution with ReLU and pooling become `PooledSequential`."""
+    for module in model.modules():
+        if type(module) is nn.Sequential and any(_fits(list(module)[i : i + 3]) for i in range(len(module))):
+            module.__class__ = PooledSequential
+
+
+@cache
+def can_pool(device: torch.device) -> bool:
+    """Whether a GPU's compiler makes the right thing of the kernels: found out with small ones, once a process."""
+    if why_no_triton(device):
+        return False
+    try:
+        from polyfed.engines.batched.kernels import convolution_triton
+
+        x, one = torch.arange(16.0, device=device).view(1, 1, 1, 4, 4), torch.ones(1, 1, 1, 1, 1, device=device)
+        out, which = convolution_triton.convolve_pooled(x, one, one.new_zeros(1, 1), [0, 0])
+        dw, db = convolution_triton.weight_grad(x, torch.ones_like(out), [1, 1], [0, 0], which)
+        found = [out.flatten().tolist(), which.flatten().tolist(), float(dw), float(db)]
+    except Exception:  # of a compiler, a driver, or Triton itself: whichever it is, three layers do it, too
+        return False
+    return found == [[5.0, 7.0, 13.0, 15.0], [3, 3, 3, 3], 40.0, 4.0]
+
+
+def _fits(three: list[nn.Module]) -> bool:
+    kinds = [type(layer) for layer in three]
+    if kinds not in ([ClientConv2d, nn.ReLU, nn.MaxPool2d], [ClientConv2d, nn.MaxPool2d, nn.ReLU]):
+        return False
+    pool: Any = three[1 if kinds[1] is nn.MaxPool2d else 2]
+    sizes = (pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1)
+    square = all(found in (wanted, (wanted, wanted)) for found, wanted in sizes)
+    watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in three)
+    return square and not pool.ceil_mode and not pool.return_indices and not watched
+
+
+def _pooled(conv: Any, x: Tensor) -> Tensor:
+    pad = [int(p) for p in conv.padding]
+    bias = conv.bias if conv.bias is not None else conv.weight.new_zeros(conv.out_channels)
+    alone = x.dim() == 3
+    x = x.unsqueeze(0) if alone else x
+    out: Tensor = convolve_pooled(x.unsqueeze(0), conv.weight.unsqueeze(0), bias.unsqueeze(0), pad)[0].squeeze(0)
+    if torch.is_autocast_enabled(x.device.type):  # the kernels are of float32, what comes after need not be
+        out = out.to(torch.get_autocast_dtype(x.device.type))
+    return out.squeeze(0) if alone else out
+
+
+# operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)
+
+
+@torch.library.custom_op("polyfed::convolve_pooled", mutates_args=())
+def convolve_pooled(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, Tensor]:
+    """What comes out of the pooling, and which number of its square each one was."""
+    if has_kernels(x, w.shape[1]):
+        from polyfed.engines.batched.kernels import convolution_triton
+
+        return convolution_triton.convolve_pooled(x.contiguous(), w.contiguous(), b.contiguous(), pad)
+    full = convolve(x, w, b, pad)
+    out, place = F.max_pool2d(full.flatten(0, 2), 2, return_indices=True)
+    wide = full.shape[-1]
+    which = (place // wide % 2 * 2 + place % wide % 2).masked_fill(out <= 0, ZERO)
+    shape = *full.shape[:3], *out.shape[1:]
+    return out.relu().view(shape), which.to(torch.uint8).view(shape)
+
+
+@torch.library.custom_op("polyfed::convolve_pooled_weight_grad", mutates_args=())
+def pooled_weight_grad(x: Tensor, d: Tensor, which: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
+    """The gradients of weights and biases, where d is that of what comes out of the pooling."""
+    if has_kernels(x, d.shape[2]):
+        from polyfed.engines.batched.kernels import convolution_triton
+
+        return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad, which.contiguous())
+    found: tuple[Tensor, Tensor] = weight_grad(x, spread(d, which, _sizes(x, kernel, pad)), kernel, pad)
+    return found
+
+
+def spread(d: Tensor, which: Tensor, sizes: list[int]) -> Tensor:
+    """The gradient of the convolution's output, of these sizes: each number at its place in the square."""
+    corner = torch.arange(4, dtype=torch.uint8, device=d.device).view(2, 1, 2)
+    own = which.unsqueeze(-1).unsqueeze(-3) == corner
+    full = torch.where(own, d.unsqueeze(-1).unsqueeze(-3), 0.0).flatten(-4, -3).flatten(-2, -1)  # (h, 2, w, 2)
+    return F.pad(full, (0, sizes[1] - full.shape[-1], 0, sizes[0] - full.shape[-2]))
+
+
+def _sizes(x: Tensor, kernel: list[int], pad: list[int]) -> list[int]:
+    """Height and width of the convolution's output."""
+    return [x.shape[3 + i] + 2 * pad[i] - kernel[i] + 1 for i in (0, 1)]
+
+
+@convolve_pooled.register_fake
+def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, Tensor]:
+    h, v = _sizes(x, list(w.shape[3:]), pad)
+    out = x.new_empty(x.shape[0], x.shape[1], w.shape[1], h // 2, v // 2)
+    return out, torch.empty_like(out, dtype=torch.uint8)
+
+
+@pooled_weight_grad.register_fake
+def _(x: Tensor, d: Tensor, which: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
+    return x.new_empty(len(x), d.shape[2], x.shape[2], *kernel), x.new_empty(len(x), d.shape[2])
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    x, w, _, ctx.pad = inputs
+    ctx.save_for_backward(x, w, output[1])
+
+
+def _backward(ctx: Any, d: Tensor, _: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    x, w, which = ctx.saved_tensors
+    kernel, pad = list(w.shape[3:]), ctx.pad
+    dx = dw = db = None
+    if any(ctx.needs_input_grad[1:3]):
+        dw, db = pooled_weight_grad(x, d, which, kernel, pad)
+    if ctx.needs_input_grad[0]:
+        dx = input_grad(spread(d, which, _sizes(x, kernel, pad)), w, pad)
+    return dx, dw, db, None
+
+
+convolve_pooled.register_autograd(_backward, setup_context=_keep)
+for _device in ("cpu", "cuda"):  # the kernels are of float32: under autocast, too
+    convolve_pooled.register_autocast(_device, torch.float32)
+
+
+@convolve_pooled.register_vmap
+def _(info: Any, dims: Any, x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Any:
+    out, which = convolve_pooled(*joined(info, dims[:3], (x, w, b)), pad)
+    return (apart(info, out), apart(info, which)), (0, 0)
+
+
+@pooled_weight_grad.register_vmap
+def _(info: Any, dims: Any, x: Tensor, d: Tensor, which: Tensor, kernel: list[int], pad: list[int]) -> Any:
+    dw, db = pooled_weight_grad(*joined(info, dims[:3], (x, d, which)), kernel, pad)
+    return (apart(info, dw), apart(info, db)), (0, 0)
