@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from polyfed.compress.sketch import sketch
@@ -33,6 +36,21 @@ def test_many_rows_go_in_pieces_in_the_same_order_in_every_run(device: str) -> N
     wanted = torch.zeros(12, 3, dtype=torch.float64, device=device).index_add(0, places, d.double())[:10]
     torch.testing.assert_close(first.double(), wanted, atol=2e-3, rtol=0)
     assert all(torch.equal(segment_sums(d, places, 10), first) for _ in range(5))
+
+
+def test_rows_of_one_place_beside_each_other_are_cut_into_pieces_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an embedding's are, client after client; one thread would add all of them."""
+    longest: list[int] = []
+
+    def watched(rows: Tensor, how: str, *, offsets: Tensor, **more: Any) -> Tensor:
+        longest.append(int(offsets.diff().max()))
+        return reduce(rows, how, offsets=offsets, **more)
+
+    reduce = torch.segment_reduce
+    monkeypatch.setattr(torch, "segment_reduce", watched)
+    places = torch.arange(20).repeat_interleave(640)
+    assert segment_sums(torch.ones(12_800, 2), places, 20).eq(640).all()
+    assert longest == [64]
 
 
 @DEVICES

@@ -201,11 +201,34 @@ def test_other_layers_stay_as_they_are(layers: tuple[nn.Module, ...]) -> None:
 
 
 def test_a_layer_that_somebody_watches_is_called() -> None:
-    plain, seen = net(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2)), []
-    ours = replaced(plain)
+    plain = net(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
+    seen: list[Any] = []
+    ours, x = replaced(plain), torch.randn(2, 1, 8, 8).double()
     ours[1].register_forward_hook(lambda module, given, out: seen.append(tuple(out.shape)))
-    assert torch.allclose(ours(x := torch.randn(2, 1, 8, 8).double()), plain(x))
+    assert torch.allclose(ours(x), plain(x))
     assert seen == [(2, 4, 6, 6)]
+    ours = replaced(plain)
+    ours[2].register_full_backward_pre_hook(lambda module, d: seen.append("back"))
+    ours(x).sum().backward()
+    assert seen[1:] == ["back"]
+
+
+def test_what_comes_after_may_change_it_in_place() -> None:
+    plain = net(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Hardtanh(inplace=True), nn.Flatten(1))
+    ours, x = replaced(plain), torch.randn(3, 2, 1, 8, 8).double()
+    w = torch.randn(3, 4, 1, 3, 3).double().requires_grad_()
+    b = torch.zeros(3, 4).double()
+    found = []
+    for one in (plain, ours):
+        out = vmap(lambda w, b, x, one=one: functional_call(one, {"0.weight": w, "0.bias": b}, (x,)))(w, b, x)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [w])])
+    assert all(torch.allclose(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_other_channels_than_the_weights_are_refused() -> None:
+    x, w, b = some(SHAPES[0])
+    with pytest.raises(ValueError, match="the 1 channels of the weights"):
+        convolve_pooled(x.expand(-1, -1, 2, -1, -1), w, b, [1, 1])
 
 
 def test_the_compiler_sees_it_whole() -> None:

@@ -18,7 +18,7 @@ def segment_sums(rows: Tensor, places: Tensor, many: int) -> Tensor:
     """Row i of (n, width) added to row places[i] of (many, width); places from `many` on are left out."""
     pieces = max(1, len(rows) // (LONG * many))  # of the rows, so that there is work for many threads
     if pieces > 1:
-        piece = torch.arange(len(rows), device=places.device) * pieces // len(rows)
+        piece = torch.arange(len(rows), device=places.device) % pieces  # rows beside each other may have one place
         places = torch.where(places < many, piece * many + places, pieces * many)
     ordered, order = torch.sort(places, stable=True)
     begins = torch.searchsorted(ordered, torch.arange(pieces * many + 1, device=places.device))

@@ -81,7 +81,7 @@ class Stacked:
         replace_convolutions(self.model)
         if self.device.type == "cuda":  # a host's library is as good as what is written out
             replace_wide(self.model)
-            if can_pool(self.device):
+            if self.problem.dtype == torch.float32 and can_pool(self.device):  # the kernels' type
                 replace_pooled(self.model)
 
     def _together(self, f: Callable[..., Any]) -> Callable[..., Any]:

@@ -59,6 +59,7 @@ def _fits(conv: nn.Conv2d) -> bool:
 @torch.library.custom_op("polyfed::convolve", mutates_args=())
 def convolve(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
     """Every client's images under its own weights."""
+    same_channels(x, w)
     if has_kernels(x, w.shape[1]):
         from polyfed.engines.batched.kernels import convolution_triton
 
@@ -88,8 +89,15 @@ def has_kernels(x: Tensor, out: int) -> bool:
     return x.is_cuda and x.dtype == torch.float32 and small and not why_no_triton(x.device)
 
 
+def same_channels(x: Tensor, w: Tensor) -> None:
+    """Refuse images of other channels than the weights', as torch does: a kernel would read on in memory."""
+    if x.shape[2] != w.shape[2]:
+        raise ValueError(f"images should have the {w.shape[2]} channels of the weights. Found {x.shape[2]}")
+
+
 @convolve.register_fake
 def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
+    same_channels(x, w)
     h, v = (x.shape[3 + i] + 2 * pad[i] - w.shape[3 + i] + 1 for i in (0, 1))
     return x.new_empty(x.shape[0], x.shape[1], w.shape[1], h, v)
 

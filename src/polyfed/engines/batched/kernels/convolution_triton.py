@@ -170,7 +170,7 @@ def convolve_pooled(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Te
     (g, n), shape = x.shape[:2], _shape(x, w.shape[1], list(w.shape[3:]), pad)
     out = x.new_empty(g, n, shape["O"], shape["OH"] // 2, shape["OW"] // 2)
     which = torch.empty_like(out, dtype=torch.uint8)
-    _convolve(x, w, b, out, which, 4 * n * out[0, 0, 0].numel(), shape, pooled=True)
+    _convolve(x, w, b, out, which, 4 * n * (shape["OH"] // 2) * (shape["OW"] // 2), shape, pooled=True)
     return out, which
 
 

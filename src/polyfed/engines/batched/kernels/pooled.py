@@ -22,6 +22,7 @@ from polyfed.engines.batched.kernels.convolution import (
     has_kernels,
     input_grad,
     joined,
+    same_channels,
     weight_grad,
 )
 
@@ -61,6 +62,8 @@ def can_pool(device: torch.device) -> bool:
         out, which = convolution_triton.convolve_pooled(x, one, one.new_zeros(1, 1), [0, 0])
         dw, db = convolution_triton.weight_grad(x, torch.ones_like(out), [1, 1], [0, 0], which)
         found = [out.flatten().tolist(), which.flatten().tolist(), float(dw), float(db)]
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception:  # of a compiler, a driver, or Triton itself: whichever it is, three layers do it, too
         return False
     return found == [[5.0, 7.0, 13.0, 15.0], [3, 3, 3, 3], 40.0, 4.0]
@@ -73,8 +76,13 @@ def _fits(three: list[nn.Module]) -> bool:
     pool: Any = three[1 if kinds[1] is nn.MaxPool2d else 2]
     sizes = (pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1)
     square = all(found in (wanted, (wanted, wanted)) for found, wanted in sizes)
-    watched = any(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks for layer in three)
-    return square and not pool.ceil_mode and not pool.return_indices and not watched
+    return square and not pool.ceil_mode and not pool.return_indices and not any(map(_watched, three))
+
+
+def _watched(layer: nn.Module) -> bool:
+    """Whether somebody wants to know when a layer is called."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return any(hooks)
 
 
 def _pooled(conv: Any, x: Tensor) -> Tensor:
@@ -83,6 +91,7 @@ def _pooled(conv: Any, x: Tensor) -> Tensor:
     alone = x.dim() == 3
     x = x.unsqueeze(0) if alone else x
     out: Tensor = convolve_pooled(x.unsqueeze(0), conv.weight.unsqueeze(0), bias.unsqueeze(0), pad)[0].squeeze(0)
+    out = out.clone()  # autograd lets nobody change a view of one of two outputs in place; compiled it is no copy
     if torch.is_autocast_enabled(x.device.type):  # the kernels are of float32, what comes after need not be
         out = out.to(torch.get_autocast_dtype(x.device.type))
     return out.squeeze(0) if alone else out
@@ -94,6 +103,7 @@ def _pooled(conv: Any, x: Tensor) -> Tensor:
 @torch.library.custom_op("polyfed::convolve_pooled", mutates_args=())
 def convolve_pooled(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, Tensor]:
     """What comes out of the pooling, and which number of its square each one was."""
+    same_channels(x, w)
     if has_kernels(x, w.shape[1]):
         from polyfed.engines.batched.kernels import convolution_triton
 
@@ -132,6 +142,7 @@ def _sizes(x: Tensor, kernel: list[int], pad: list[int]) -> list[int]:
 
 @convolve_pooled.register_fake
 def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, Tensor]:
+    same_channels(x, w)
     h, v = _sizes(x, list(w.shape[3:]), pad)
     out = x.new_empty(x.shape[0], x.shape[1], w.shape[1], h // 2, v // 2)
     return out, torch.empty_like(out, dtype=torch.uint8)
