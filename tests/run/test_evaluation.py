@@ -24,7 +24,10 @@ from polyfed import (
     train,
     train_many,
 )
+from polyfed.client.runner import ClientRunner
+from polyfed.core.engine import Engine
 from polyfed.run.display import show
+from polyfed.run.evaluation import Evaluation
 from small import small_federation, small_problem
 
 
@@ -166,3 +169,41 @@ def test_means_by_examples_and_by_participation(tmp_path: Path) -> None:
 def test_participation_survives_a_run_that_stopped(tmp_path: Path) -> None:
     whole, resumed = means(4, tmp_path / "whole"), means(4, tmp_path / "resumed", stop=2)
     assert [line["clients"] for line in resumed] == [line["clients"] for line in whole]
+
+
+def test_the_server_measures_where_the_engine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And here, from then on, where that cannot be done: a GPU's memory may be full."""
+    x, y = torch.randn(60, 4), {"y": torch.randint(0, 3, (60,))}
+    federation = Federation.from_arrays(x[:40], {"y": y["y"][:40]}, clients=4, test=(x[40:], {"y": y["y"][40:]}))
+    torch.manual_seed(0)
+    problem = Problem(nn.Linear(4, 3), [Objective("y", "cross-entropy")])
+    made: list[str] = []
+    ordinary = ClientRunner.__init__
+
+    def noted(self: ClientRunner, *given: Any, **named: Any) -> None:
+        ordinary(self, *given, **named)
+        if self.layers.finite is False:
+            made.append(self.device.type)
+
+    monkeypatch.setattr(ClientRunner, "__init__", noted)
+    lines = []
+    for device in ("cpu", "meta"):  # the second one computes nothing
+        monkeypatch.setattr(Engine, "device", torch.device(device))
+        result = train(problem, federation, FedAvg(lr=0.1), rounds=3, engine="wire", keep=False)
+        lines.append([(line["losses"], line["metrics"]) for line in result.history])
+    assert made == ["cpu", "meta", "cpu"]
+    assert lines[0] == lines[1]
+
+
+def test_a_gpu_without_room_for_the_test_rows_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = torch.randn(20, 4), {"y": torch.randint(0, 3, (20,))}
+    federation = Federation.from_arrays(x, y, clients=2, test=(x, y))
+    problem = Problem(nn.Linear(4, 3), [Objective("y", "cross-entropy")])
+
+    def full(self: Federation, device: torch.device) -> Federation:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(Federation, "moved", full)
+    found = Evaluation(problem, federation, device=torch.device("meta"))
+    assert found._runner is not None
+    assert found._runner.device == torch.device("cpu")

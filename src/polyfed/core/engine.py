@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from polyfed.core.choices import Choices
@@ -37,6 +38,7 @@ class Engine(Fleet):
     """
 
     durable = False  # whether clients keep their state themselves, so that the server must not run ahead of its disk
+    device = torch.device("cpu")  # on which this process computes, the server's own measurements included
     overlaps = False  # whether requests from several threads are worked on side by side, or one after the other
 
     def __init__(self, parts: Parts, layers: Layers) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyfed.algorithms.base import objective_weights
+from polyfed.client.device import HOST
 from polyfed.client.memory import Job
 from polyfed.client.runner import ClientRunner
 from polyfed.core.algorithm import State
@@ -75,6 +76,7 @@ class Evaluation:
     (FMGDA's d-bar); client_stationarity: the shortest convex combination of the gradients of the clients'
     sum_s omega_s f_is, after the round (FedMGDA's Theorem 1). On the participants' own rows, progress: what local
     training gained (FedCMOO's Figure 11). weighting: what a client counts in the means of J and of Delta_Q's losses.
+    device: where the server's own test rows are measured.
     """
 
     problem: Problem
@@ -91,14 +93,20 @@ class Evaluation:
     personalise: FineTuning | None = None
     optimum: Mapping[str, Tensor] | None = None
     weighting: str = "uniform"
+    device: torch.device = HOST
     _least: Tensor | None = field(default=None, init=False, repr=False)  # f_s(x*)
     _warned: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)  # metrics that were told of
 
     def __post_init__(self) -> None:
-        at_server = self.federation.server is not None
-        own = self.federation.at_server() if at_server else None
-        self._runner = None if own is None else ClientRunner(self.problem, own, Layers(finite=False))
+        self._runner = None if self.federation.server is None else self._on(self.device)
         self._participation: NDArray[np.int64] = np.zeros(len(self.federation), dtype=np.int64)  # rounds, by client
+
+    def _on(self, device: torch.device) -> ClientRunner:
+        """Who measures the server's own rows; on the host where a GPU has no room for them."""
+        try:
+            return ClientRunner(self.problem, self.federation.at_server(), Layers(finite=False), device=device)
+        except torch.cuda.OutOfMemoryError:
+            return self._on(HOST)
 
     def due(self, t: int, rounds: int) -> bool:
         return t % self.every == 0 or t == rounds
@@ -280,7 +288,11 @@ class Evaluation:
 
     def _own(self, shared: dict[str, Tensor]) -> Figures:
         assert self._runner is not None
-        reply, _ = self._runner(Job(0, Request("evaluate", shared, options=self._wanted("test")), None))
+        job = Job(0, Request("evaluate", shared, options=self._wanted("test")), None)
+        reply, _ = self._runner(job)
+        if reply.error and self._runner.device != HOST:  # whose memory may be full: from now on here
+            self._runner = self._on(HOST)
+            reply, _ = self._runner(job)
         if reply.error:
             raise RunStopped(f"The model could not be evaluated on the server's test data: {reply.error}.")
         whole = SplitTotals(self.problem)

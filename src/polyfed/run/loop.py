@@ -129,7 +129,13 @@ class _Loop:
         self.doors, pool = open_doors(plan, engine, self.meter)
         self.together = None if pool is None else MultiModelRound(self.methods, self.doors, pool)
         self.evaluations = {
-            m: Evaluation(p.problem, p.federation, **_of_part(plan.evaluate, m), weighting=_counts_by(p.algorithm))
+            m: Evaluation(
+                p.problem,
+                p.federation,
+                **_of_part(plan.evaluate, m),
+                weighting=_counts_by(p.algorithm),
+                device=engine.device,
+            )
             for m, p in plan.parts.items()
         }
         self.clients = next(iter(plan.parts.values())).federation  # all parts have the same

@@ -42,10 +42,10 @@ class Local(Engine):
         timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
     ) -> None:
         super().__init__(parts, layers)
-        where = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
+        self.device = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
         self.memory = {name: Memory() for name in parts}
         self.patience = {name: Patience() for name in parts}
-        self._runners = {n: ClientRunner(p.problem, p.federation, layers, device=where) for n, p in parts.items()}
+        self._runners = {n: ClientRunner(p.problem, p.federation, layers, device=self.device) for n, p in parts.items()}
         self._one_at_a_time = threading.Lock()  # a runner has one module
         # forked now, before a progress display or anything else has started a thread
         self._pool = Pool(self._run, workers, timeout) if workers > 1 else None
