@@ -23,6 +23,7 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.engines import auto as module
+from polyfed.engines import trial
 from polyfed.engines.auto import OnHost
 from polyfed.engines.trial import cut, depends_on, local_steps
 from polyfed.layers.attacks import Misreport
@@ -305,3 +306,17 @@ def test_a_choice_depends_on_the_model_the_work_and_the_data() -> None:
     ]  # fmt: skip
     assert len(set(found)) == len(found)
     assert facts(small_problem(seed=1), sgd) == found[0]
+
+
+def test_a_choice_is_not_kept_for_other_code_of_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that somebody has changed may be the faster one now."""
+    found = []
+    for text in ("fast = 1", "fast = 2", "fast = 1"):
+        (tmp_path / "kernels").mkdir(exist_ok=True)
+        (tmp_path / "kernels" / "one.py").write_text(text)
+        monkeypatch.setattr(trial, "__file__", str(tmp_path / "trial.py"))
+        found.append(trial._code.__wrapped__())
+    assert found[0] == found[2] != found[1]
+    part = Part(small_problem(), small_federation())
+    sgd = Request("sgd", options={"lr": 0.1, "steps": 2, "batch_size": 8})
+    assert depends_on(part, Layers(), sgd, 6)["versions"][2] == trial._code()
