@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from convolving import DEVICE, distance, some
 from polyfed.client.device import precision
 from polyfed.engines.batched.kernels import why_no_triton
 from polyfed.engines.batched.kernels.convolution import ClientConv2d, convolve, replace_convolutions, weight_grad
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 # clients, images, channels, height, width, out, kernel, padding
 SHAPES = [
@@ -27,23 +26,6 @@ SHAPES = [
     (2, 2, 32, 6, 6, 80, (1, 1), (0, 0)),
     (1, 2, 32, 5, 5, 8, (3, 3), (1, 1)),  # a window too large to be unrolled
 ]
-
-
-@pytest.fixture(scope="module")
-def kernels() -> ModuleType:
-    """The Triton kernels; where there is no GPU, in Triton's interpreter (`conftest`)."""
-    pytest.importorskip("triton", reason="Triton has no package for this system")
-    from polyfed.engines.batched.kernels import convolution_triton
-
-    return convolution_triton
-
-
-def some(shape: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    g, n, c, h, w, o, kernel, _ = shape
-    torch.manual_seed(0)
-    sizes = (g, n, c, h, w), (g, o, c, *kernel), (g, o)
-    x, weights, bias = (torch.randn(*s, device=DEVICE) for s in sizes)
-    return x, weights, bias
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -94,10 +76,6 @@ def test_what_is_no_number_stays_none(bits: int, kernels: ModuleType) -> None:
     assert not out[0, 1, :, 3:6, 3:6].isfinite().any()
     assert out[1:].isfinite().all()
     assert not dw[0].isfinite().any()
-
-
-def distance(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from convolving import DEVICE, distance, some
 from polyfed import Problem, train
 from polyfed.algorithms import algorithms
 from polyfed.client.device import precision
@@ -28,8 +29,6 @@ from polyfed.engines.batched.kernels.pooled import (
 from polyfed.engines.batched.stacked import Stacked
 from polyfed.models import models
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
 # clients, images, channels, height, width, out, kernel, padding: outputs of even and of odd sizes, and of one square
 SHAPES = [
     (3, 4, 1, 8, 10, 10, (3, 3), (1, 1)),
@@ -38,27 +37,6 @@ SHAPES = [
     (1, 1, 2, 4, 4, 3, (3, 3), (0, 0)),
     (1, 2, 32, 5, 7, 8, (3, 3), (1, 1)),  # a window too large to be unrolled
 ]
-
-
-@pytest.fixture(scope="module")
-def kernels() -> ModuleType:
-    """The Triton kernels; where there is no GPU, in Triton's interpreter (`conftest`)."""
-    pytest.importorskip("triton", reason="Triton has no package for this system")
-    from polyfed.engines.batched.kernels import convolution_triton
-
-    return convolution_triton
-
-
-def some(shape: tuple[Any, ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    g, n, c, h, w, o, kernel, _ = shape
-    torch.manual_seed(0)
-    sizes = (g, n, c, h, w), (g, o, c, *kernel), (g, o)
-    x, weights, bias = (torch.randn(*s, device=DEVICE, dtype=dtype) for s in sizes)
-    return x, weights, bias
-
-
-def distance(found: Tensor, wanted: Tensor) -> float:
-    return float((found - wanted).norm() / wanted.norm())
 
 
 def written_out(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:

@@ -9,6 +9,7 @@ the fly and never written.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,11 +27,15 @@ class ClientConv2d(nn.Conv2d):
     """A `Conv2d` whose stacked form is `convolve`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.applied(convolve, x)
+
+    def applied(self, operator: Callable[..., Tensor], x: Tensor) -> Tensor:
+        """What an operator of many clients makes of one client's images, or of one image."""
         pad = [int(p) for p in self.padding]
         bias = self.bias if self.bias is not None else self.weight.new_zeros(self.out_channels)
         alone = x.dim() == 3
         x = x.unsqueeze(0) if alone else x
-        out: Tensor = convolve(x.unsqueeze(0), self.weight.unsqueeze(0), bias.unsqueeze(0), pad).squeeze(0)
+        out = operator(x.unsqueeze(0), self.weight.unsqueeze(0), bias.unsqueeze(0), pad).squeeze(0)
         if torch.is_autocast_enabled(x.device.type):  # the kernels are of float32, what comes after need not be
             out = out.to(torch.get_autocast_dtype(x.device.type))
         return out.squeeze(0) if alone else out
@@ -95,11 +100,15 @@ def same_channels(x: Tensor, w: Tensor) -> None:
         raise ValueError(f"images should have the {w.shape[2]} channels of the weights. Found {x.shape[2]}")
 
 
+def sizes(x: Tensor, kernel: list[int], pad: list[int]) -> list[int]:
+    """Height and width of the convolution's output."""
+    return [x.shape[3 + i] + 2 * pad[i] - kernel[i] + 1 for i in (0, 1)]
+
+
 @convolve.register_fake
 def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> Tensor:
     same_channels(x, w)
-    h, v = (x.shape[3 + i] + 2 * pad[i] - w.shape[3 + i] + 1 for i in (0, 1))
-    return x.new_empty(x.shape[0], x.shape[1], w.shape[1], h, v)
+    return x.new_empty(x.shape[0], x.shape[1], w.shape[1], *sizes(x, list(w.shape[3:]), pad))
 
 
 @weight_grad.register_fake

@@ -23,6 +23,7 @@ from polyfed.engines.batched.kernels.convolution import (
     input_grad,
     joined,
     same_channels,
+    sizes,
     weight_grad,
 )
 
@@ -34,10 +35,11 @@ class PooledSequential(nn.Sequential):
     whoever calls them by themselves."""
 
     def forward(self, input: Tensor) -> Tensor:
-        layers, i = list(self), 0
+        layers: list[Any] = list(self)
+        i = 0
         while i < len(layers):
             if _fits(layers[i : i + 3]):
-                input, i = _pooled(layers[i], input), i + 3
+                input, i = layers[i].applied(_pooled, input), i + 3
             else:
                 input, i = layers[i](input), i + 1
         return input
@@ -74,8 +76,8 @@ def _fits(three: list[nn.Module]) -> bool:
     if kinds not in ([ClientConv2d, nn.ReLU, nn.MaxPool2d], [ClientConv2d, nn.MaxPool2d, nn.ReLU]):
         return False
     pool: Any = three[1 if kinds[1] is nn.MaxPool2d else 2]
-    sizes = (pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1)
-    square = all(found in (wanted, (wanted, wanted)) for found, wanted in sizes)
+    settings = (pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1)
+    square = all(found in (wanted, (wanted, wanted)) for found, wanted in settings)
     return square and not pool.ceil_mode and not pool.return_indices and not any(map(_watched, three))
 
 
@@ -85,16 +87,10 @@ def _watched(layer: nn.Module) -> bool:
     return any(hooks)
 
 
-def _pooled(conv: Any, x: Tensor) -> Tensor:
-    pad = [int(p) for p in conv.padding]
-    bias = conv.bias if conv.bias is not None else conv.weight.new_zeros(conv.out_channels)
-    alone = x.dim() == 3
-    x = x.unsqueeze(0) if alone else x
-    out: Tensor = convolve_pooled(x.unsqueeze(0), conv.weight.unsqueeze(0), bias.unsqueeze(0), pad)[0].squeeze(0)
-    out = out.clone()  # autograd lets nobody change a view of one of two outputs in place; compiled it is no copy
-    if torch.is_autocast_enabled(x.device.type):  # the kernels are of float32, what comes after need not be
-        out = out.to(torch.get_autocast_dtype(x.device.type))
-    return out.squeeze(0) if alone else out
+def _pooled(*given: Any) -> Tensor:
+    # a clone, as autograd lets nobody change a view of one of two outputs in place; compiled it is no copy
+    found: Tensor = convolve_pooled(*given)[0].clone()
+    return found
 
 
 # operators: x (clients, n, channels, h, w), w (clients, out, channels, kh, kw), b (clients, out)
@@ -123,27 +119,22 @@ def pooled_weight_grad(x: Tensor, d: Tensor, which: Tensor, kernel: list[int], p
         from polyfed.engines.batched.kernels import convolution_triton
 
         return convolution_triton.weight_grad(x.contiguous(), d.contiguous(), kernel, pad, which.contiguous())
-    found: tuple[Tensor, Tensor] = weight_grad(x, spread(d, which, _sizes(x, kernel, pad)), kernel, pad)
+    found: tuple[Tensor, Tensor] = weight_grad(x, spread(d, which, sizes(x, kernel, pad)), kernel, pad)
     return found
 
 
-def spread(d: Tensor, which: Tensor, sizes: list[int]) -> Tensor:
-    """The gradient of the convolution's output, of these sizes: each number at its place in the square."""
+def spread(d: Tensor, which: Tensor, size: list[int]) -> Tensor:
+    """The gradient of the convolution's output, of this height and width: each number at its place in the square."""
     corner = torch.arange(4, dtype=torch.uint8, device=d.device).view(2, 1, 2)
     own = which.unsqueeze(-1).unsqueeze(-3) == corner
     full = torch.where(own, d.unsqueeze(-1).unsqueeze(-3), 0.0).flatten(-4, -3).flatten(-2, -1)  # (h, 2, w, 2)
-    return F.pad(full, (0, sizes[1] - full.shape[-1], 0, sizes[0] - full.shape[-2]))
-
-
-def _sizes(x: Tensor, kernel: list[int], pad: list[int]) -> list[int]:
-    """Height and width of the convolution's output."""
-    return [x.shape[3 + i] + 2 * pad[i] - kernel[i] + 1 for i in (0, 1)]
+    return F.pad(full, (0, size[1] - full.shape[-1], 0, size[0] - full.shape[-2]))
 
 
 @convolve_pooled.register_fake
 def _(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Tensor, Tensor]:
     same_channels(x, w)
-    h, v = _sizes(x, list(w.shape[3:]), pad)
+    h, v = sizes(x, list(w.shape[3:]), pad)
     out = x.new_empty(x.shape[0], x.shape[1], w.shape[1], h // 2, v // 2)
     return out, torch.empty_like(out, dtype=torch.uint8)
 
@@ -165,7 +156,7 @@ def _backward(ctx: Any, d: Tensor, _: Any) -> tuple[Tensor | None, Tensor | None
     if any(ctx.needs_input_grad[1:3]):
         dw, db = pooled_weight_grad(x, d, which, kernel, pad)
     if ctx.needs_input_grad[0]:
-        dx = input_grad(spread(d, which, _sizes(x, kernel, pad)), w, pad)
+        dx = input_grad(spread(d, which, sizes(x, kernel, pad)), w, pad)
     return dx, dw, db, None
 
 
