@@ -155,7 +155,7 @@ class Odd(nn.Module):
         return found
 
 
-MOST = 14  # kernels that a profile shows
+MOST = 40  # kernels that a profile shows
 
 
 class Case(NamedTuple):
@@ -212,7 +212,7 @@ def rounds(engine: Engine, problem: Problem, clients: int, method: str, steps: i
     return one
 
 
-def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
+def timed(name: str, case: Case, bf16: bool, kernels: bool = False, **settings: Any) -> None:
     problem, federation = made(case, case.clients, 64, bf16)
     torch.cuda.reset_peak_memory_stats()
     with warnings.catch_warnings(record=True) as caught:
@@ -236,24 +236,20 @@ def timed(name: str, case: Case, bf16: bool, **settings: Any) -> None:
         **settings,
         **({"said": said} if said else {}),
     )
+    if kernels:
+        profile(name, bf16, one)
     engine.close()
 
 
-def profile(name: str, case: Case, bf16: bool, **settings: Any) -> None:
+def profile(name: str, bf16: bool, one: Callable[[int], Any]) -> None:
     """Which kernels a round's time goes to."""
-    problem, federation = made(case, case.clients, 64, bf16)
-    engine = Batched(one_part(problem, federation), Layers(), tf32=True, **settings)
-    one = rounds(engine, problem, case.clients, "fedavg", 10, case.batch)
-    for t in range(2):
-        one(t + 1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
-        one(3)
+        one(100)
         torch.cuda.synchronize()
     kernels = sorted(found.key_averages(), key=lambda k: -k.device_time_total)
     for k in kernels[:MOST]:
-        say(case=name, bf16=bf16, ms=k.device_time_total / 1e3, launches=k.count, name=k.key[:90])
+        say(case=name, bf16=bf16, ms=k.device_time_total / 1e3, launches=k.count, name=k.key[:110])
     say(case=name, kernels_ms=sum(k.device_time_total for k in kernels) / 1e3, launches=sum(k.count for k in kernels))
-    engine.close()
 
 
 def agreement(name: str, case: Case) -> None:
@@ -311,8 +307,8 @@ def main() -> None:
     for name in asked.cases.split(","):
         case = CASES[name]
         parts: list[Callable[[], None]] = [] if asked.no_agreement else [partial(agreement, name, case)]
-        measure = profile if asked.profile else timed
-        parts += [partial(measure, name, case, bf16, **json.loads(asked.engine)) for bf16 in (True, False)]
+        settings = json.loads(asked.engine)
+        parts += [partial(timed, name, case, bf16, asked.profile, **settings) for bf16 in (True, False)]
         parts += [partial(loop, name, case)] if asked.loop else []
         for part in parts:
             try:
