@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,25 @@ def speed(sizes: list[int]) -> None:
                 say(part="fedcmoo / fedavg", clients=clients, two=ms2 / ms, one=ms1 / ms)
             del engine, one
             torch.cuda.empty_cache()
+
+
+def pooled(sizes: list[int]) -> None:
+    """Convolution, ReLU and pooling as one kernel or as three layers, TF32."""
+    import importlib
+
+    stacked: Any = importlib.import_module("polyfed.engines.batched.stacked")
+    can = stacked.can_pool
+    p = problem()
+    for clients in sizes:
+        f = federation(clients)
+        for fused in (True, False):
+            stacked.can_pool = can if fused else lambda device: False
+            engine = Batched(one_part(p, f), Layers(), tf32=True)
+            ms = milliseconds(rounds(engine, p, clients), 10 if clients <= 100 else 4)
+            say(part="pooled", clients=clients, fused=fused, ms=ms)
+            engine.close()
+            torch._dynamo.reset()
+    stacked.can_pool = can
 
 
 def profile(clients: int = 100) -> None:
@@ -204,10 +224,7 @@ def wide() -> None:
             x = torch.randn(g, n, h + k - 1, h + k - 1, c, device="cuda", dtype=dtype)
             w = torch.randn(g, o, k, k, c, device="cuda", dtype=dtype)
             d = torch.randn(g, n, h, h, o, device="cuda", dtype=dtype)
-            around, mirrored = (
-                operators._around(d, x.shape[2:4], [k, k], 1, [0, 0]),
-                w.flip(2, 3).transpose(1, 4).contiguous(),
-            )
+            around = operators._around(d, x.shape[2:4], [k, k], 1, [0, 0])
             last = torch.channels_last
             images = x.permute(1, 0, 4, 2, 3).flatten(1, 2).contiguous(memory_format=last)
             weights = w.permute(0, 1, 4, 2, 3).flatten(0, 1).contiguous(memory_format=last)
@@ -218,7 +235,7 @@ def wide() -> None:
                 theirs = [us(partial(torch.conv2d, images, weights, groups=g)), us(partial(back, [True, False, False])),
                           us(partial(back, [False, True, False]))]  # fmt: skip
                 ours = [us(partial(wide_triton.windows_times, x, w, 1)),
-                        us(partial(wide_triton.windows_times, around, mirrored, 1)),
+                        us(partial(wide_triton.windows_times, around, w, 1, True)),
                         us(partial(wide_triton.windows_grad, x, d, [k, k], 1))]  # fmt: skip
                 found = (
                     wide_triton.windows_times(x, w, 1)[:1].double(),
@@ -226,12 +243,121 @@ def wide() -> None:
                 )
             far = [t[:1].cpu().double() for t in (x, w, d)]
             exact = (
-                operators.windows_times(far[0], far[1], 1, [0, 0]),
+                operators.windows_times(far[0], far[1], 1, [0, 0], False),
                 operators.windows_grad(far[0], far[2], [k, k], 1),
             )
             errors = [error(a.cpu(), b) for a, b in zip(found, exact, strict=True)]
             times = {"grouped_us": [round(t) for t in theirs], "ours_us": [round(t) for t in ours]}
             say(part="wide", shape=(g, n, c, h, o, k), type=str(dtype)[6:], **times, errors=errors)
+
+
+def tiles() -> None:
+    """Wide convolutions by the blocks that programs compute, the default first: microseconds, and the largest error.
+
+    "copied" is the input gradient by the default, with mirrored weights that were made before.
+    """
+    import triton
+
+    from polyfed.client.device import precision
+
+    with precision(tf32=True):
+        cases = [case for shape in WIDE for dtype in (torch.float32, torch.bfloat16) for case in _tiled(shape, dtype)]
+        with ThreadPoolExecutor(16) as pool:  # compiling would take minutes, one after another
+            list(pool.map(lambda run: run(), [run for case in cases for run in case["runs"].values()]))
+        for case in cases:
+            runs, wanted = case.pop("runs"), case.pop("wanted")
+            us = {tile: round(1e3 * triton.testing.do_bench_cudagraph(run, rep=2), 1) for tile, run in runs.items()}
+            found = (run()[:1].double() for run in runs.values())
+            say(part="tiles", **case, us=us, error=max(float((f - wanted).norm() / wanted.norm()) for f in found))
+
+
+def _tiled(shape: tuple[int, ...], dtype: torch.dtype) -> list[dict[str, Any]]:
+    """The products of a layer: how to compute them with each tile, and what the first client's is."""
+    from polyfed.engines.batched.kernels import wide as operators
+    from polyfed.engines.batched.kernels import wide_triton as kernels
+
+    g, n, c, h, o, k = shape
+    sizes = (g, n, h + k - 1, h + k - 1, c), (g, o, k, k, c), (g, n, h, h, o)
+    exact = [torch.randn(size, device="cuda").to(dtype) for size in sizes]
+    x, w, d = (operators._nearest(t) for t in exact)
+    images, weights, grads = (t[:1].double() for t in exact)
+    around, far = (operators._around(t, x.shape[2:4], [k, k], 1, [k // 2] * 2) for t in (d, grads))
+    out, back = (operators.windows_times(t, weights, 1, [0, 0], mir) for t, mir in ((images, False), (far, True)))
+    forward = partial(kernels.windows_times, x, w, 1, False)
+    mirrored = partial(kernels.windows_times, around, w, 1, True)
+    copied = partial(kernels.windows_times, around, operators.mirror(w).contiguous(), 1, False)
+    gradient = partial(kernels.windows_grad, x, d, [k, k], 1)
+    products = {
+        "forward": (forward, kernels.forward_tiles(o, dtype), out),
+        "mirrored": (mirrored, kernels.forward_tiles(c, dtype), back),
+        "copied": (copied, kernels.forward_tiles(c, dtype)[:1], back),
+        "weights": (gradient, kernels.grad_tiles(o, c * k * k), operators.windows_grad(images, grads, [k, k], 1)),
+    }  # fmt: skip
+    return [
+        {"shape": shape, "type": str(dtype)[6:], "product": name, "wanted": wanted,
+         "runs": {"x".join(map(str, tile)): partial(run, tile=tile) for tile in tried}}
+        for name, (run, tried, wanted) in products.items()
+    ]  # fmt: skip
+
+
+HEADS = [(1280, 4, 80, 32), (64, 12, 128, 64)]  # rows of all clients, heads, words, width: modern.py's transformers
+
+
+def attention() -> None:
+    """Short sequences, causal, bfloat16 and TF32, microseconds of a product and of its gradient: torch's kernel, the
+    product written out, and ours with several layouts; with the error of ours."""
+    import triton
+
+    from polyfed.client.device import precision
+    from polyfed.engines.batched.kernels import attention as operators
+    from polyfed.engines.batched.kernels import attention_triton as kernels
+
+    def us(run: Callable[[], object]) -> float:
+        return round(1e3 * float(triton.testing.do_bench_cudagraph(run, rep=4)), 1)
+
+    forward = [kernels.Tile(128, 8), kernels.Tile(64, 4), kernels.Tile(128, 8, 128), kernels.Tile(64, 4, 128)]
+    backward = [kernels.Tile(*tile) for tile in
+                ((64, 8), (64, 8, 128), (32, 4), (32, 4, 168), (32, 4, 128), (16, 4, 128), (128, 8))]  # fmt: skip
+    for n, h, t, width in HEADS:
+        for dtype in (torch.bfloat16, torch.float32):
+            q, k, v = torch.randn(n, t, 3, h, width, device="cuda", dtype=dtype).permute(2, 0, 3, 1, 4)
+            d = torch.randn(n, t, h, width, device="cuda", dtype=dtype).transpose(1, 2)
+            own: Any = [x.detach().requires_grad_() for x in (q, k, v)]
+            scale = width**-0.5
+            with precision(tf32=True):
+                row: dict[str, Any] = {"part": "attention", "shape": (n, h, t, width), "type": str(dtype)[6:]}
+                products: Any = {"torchs": operators._torchs, "written_out": _written_out}
+                for name, product in products.items():
+                    made = product(*own, None, True, scale, False)
+                    back = partial(torch.autograd.grad, made, own, d, retain_graph=True)  # which no graph records here
+                    row[name] = [
+                        us(partial(product, *own, None, True, scale, False)),
+                        1e3 * triton.testing.do_bench(back),
+                    ]
+                found = operators.attend_whole(q, k, v, None, True, scale)
+                grads = operators.attend_whole_grad(q, k, v, None, d, True, scale)
+                exact: Any = [x[:8].double().requires_grad_() for x in (q, k, v)]
+                wanted = _written_out(*exact, None, True, scale, False)
+                theirs = torch.autograd.grad(wanted, exact, d[:8].double())
+                row["errors"] = [float((a[:8].double() - b).norm() / b.norm())
+                                 for a, b in zip((found, *grads), (wanted, *theirs), strict=True)]  # fmt: skip
+                for what, tiles, run in (
+                    ("FORWARD", forward, partial(operators.attend_whole, q, k, v, None, True, scale)),
+                    ("BACKWARD", backward, partial(operators.attend_whole_grad, q, k, v, None, d, True, scale)),
+                ):
+                    chosen = getattr(kernels, what)
+                    for tile in tiles:
+                        setattr(kernels, what, tile)
+                        row[f"{what} {tuple(tile)}"] = us(run)
+                    setattr(kernels, what, chosen)
+            say(**row)
+
+
+def _written_out(*given: Any) -> torch.Tensor:
+    from polyfed.engines.batched.kernels.attention import _written_out as product
+
+    q, k, v, mask, causal, scale, gqa = given
+    return product(q, k, v, mask, 0.0, causal, scale, gqa)
 
 
 def eager_loop(clients: int = 10) -> None:
@@ -427,15 +553,18 @@ def modern(names: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="floors,eager,speed,profile,layers,wide,huge,guarded,tf32,accuracy")
+    parser.add_argument(
+        "--parts", default="floors,eager,speed,pooled,profile,layers,wide,tiles,attention,huge,guarded,tf32,accuracy"
+    )
     parser.add_argument("--sizes", default="10,100,1000")
     parser.add_argument("--cases", default="", help="of the part 'modern'; all of them if not given")
     asked = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
     parts: dict[str, Callable[[], object]] = {
         "floors": floors, "eager": eager, "profile": profile, "layers": layers, "wide": wide, "huge": huge,
-        "accuracy": accuracy,
+        "tiles": tiles, "accuracy": accuracy, "attention": attention,
         "speed": lambda: speed([int(s) for s in asked.sizes.split(",")]), "guarded": guarded, "tf32": tf32,
+        "pooled": lambda: pooled([int(s) for s in asked.sizes.split(",")]),
         "modern": lambda: modern([name for name in asked.cases.split(",") if name]),
     }  # fmt: skip
     for part in asked.parts.split(","):

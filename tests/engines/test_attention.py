@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyfed.engines.batched.kernels.attention import StackedAttention
+from convolving import DEVICE, distance
+from polyfed.client.device import precision
+from polyfed.engines.batched.kernels.attention import StackedAttention, attend_whole, attend_whole_grad, fits
 
 LENGTH = 7
 
@@ -57,3 +59,94 @@ def test_attention_of_a_sequence_alone() -> None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     torch.testing.assert_close(torch.vmap(one)(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+# our own kernel for short sequences, run by Triton's interpreter where there is no GPU
+
+MASKS = {
+    "none": None,
+    "causal": None,
+    "words": torch.tensor([[True] * 5 + [False, True]]),
+    "rows": (torch.arange(42) % 3 != 1).view(3, 1, 2, 7).repeat(1, 1, 3, 1)[:, :, :5],
+    "numbers": torch.linspace(-2, 2, 70).view(1, 2, 5, 7),
+}
+
+
+def packed(words: int, keys: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of 3 rows and 2 heads as models have them: parts of one product, words before heads."""
+    g = torch.Generator().manual_seed(0)
+    long = torch.randn(3, max(words, keys), 3, 2, 16, generator=g).to(DEVICE, dtype)
+    q, k, v = long.permute(2, 0, 3, 1, 4)
+    return q[:, :, :words].requires_grad_(), k[:, :, :keys].requires_grad_(), v[:, :, :keys].requires_grad_()
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_short_sequences_have_torchs_attention_and_gradient(kind: str) -> None:
+    q, k, v = packed(5, 7)
+    mask, causal = MASKS[kind], kind == "causal"
+    mask = None if mask is None else mask.to(DEVICE)
+    above = torch.randn(3, 2, 5, 16, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    both = []
+    for attended in (
+        attend_whole(q, k, v, mask, causal, 0.3),
+        F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=0.3),
+    ):
+        both.append((attended.detach(), *torch.autograd.grad(attended, (q, k, v), above)))
+    for found, wanted in zip(*both, strict=True):
+        assert distance(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize(("words", "keys"), [(128, 128), (80, 80), (1, 20), (100, 3)])
+def test_blocks_of_queries_are_as_one(words: int, keys: int) -> None:
+    q, k, v = packed(words, keys)
+    found, wanted = attend_whole(q, k, v, None, False, 0.25), F.scaled_dot_product_attention(q, k, v, scale=0.25)
+    assert distance(found.detach(), wanted.detach()) < 1e-5
+    some = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (found, wanted)]
+    assert all(distance(a, b) < 1e-5 for a, b in zip(*some, strict=True))
+
+
+def test_the_output_lies_word_by_word() -> None:
+    """So that the heads of a word are joined without a copy."""
+    q, k, v = packed(6, 6)
+    found = attend_whole(q, k, v, None, True, 0.25)
+    assert found.transpose(1, 2).is_contiguous()
+    assert all(g.transpose(1, 2).is_contiguous() for g in attend_whole_grad(q, k, v, None, found, True, 0.25))
+
+
+def test_who_sees_nobody_has_nothing_and_no_gradient() -> None:
+    q, k, v = packed(4, 4)
+    mask = torch.ones(4, 4, dtype=torch.bool, device=DEVICE)
+    mask[2] = False
+    found = attend_whole(q, k, v, mask, False, 0.25)
+    assert not found[:, :, 2].any()
+    dq, dk, dv = torch.autograd.grad(found.sum(), (q, k, v))
+    assert not dq[:, :, 2].any()
+    assert bool(torch.isfinite(dk).all() and torch.isfinite(dv).all())
+
+
+def test_products_may_be_of_tf32_numbers() -> None:
+    q, k, v = packed(20, 20)
+    wanted = torch.autograd.grad(attend_whole(q, k, v, None, True, 0.25).square().sum(), (q, k, v))
+    with precision(True):
+        found = torch.autograd.grad(attend_whole(q, k, v, None, True, 0.25).square().sum(), (q, k, v))
+    assert all(1e-6 < distance(a, b) < 1e-2 for a, b in zip(found, wanted, strict=True))
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    half = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # Triton's interpreter multiplies bfloat16's bits
+    q, k, v = packed(64, 64, half)
+    found = attend_whole(q, k, v, None, True, 0.25)
+    wanted = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, scale=0.25)
+    assert found.dtype == half
+    assert distance(found.detach().float(), wanted.detach()) < 1e-2
+
+
+def test_what_the_kernel_is_not_for_goes_to_torch() -> None:
+    q, k, v = (t.detach() for t in packed(4, 4))
+    assert not fits(q.cpu(), k.cpu(), v.cpu(), None)  # no GPU
+    if DEVICE == "cuda":
+        assert not fits(q.bfloat16(), k.bfloat16().repeat(1, 1, 40, 1), v.bfloat16().repeat(1, 1, 40, 1), None)
+        assert not fits(q[..., :9], k[..., :9], v[..., :9], None)
+        assert not fits(q, k, v, torch.zeros(4, 4, device=DEVICE, requires_grad=True))
+        assert not fits(q, k, v, None)  # float32 without TF32
+        assert fits(q.bfloat16(), k.bfloat16(), v.bfloat16(), None)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from polyfed.algorithms.server_optimizers import ServerOptimised
 from polyfed.core.door import Door
@@ -277,3 +279,12 @@ def objective_weights(lam: NDArray[np.float64], a: NDArray[np.float64], stakes: 
     W_s = a @ stakes
     omega: NDArray[np.float64] = np.divide(lam * a.sum(), W_s, out=np.zeros_like(lam), where=W_s > 0)
     return omega
+
+
+def descended(x: Tensor, rate: float, g: Tensor) -> Tensor:
+    """x - rate g, written over g, which must be nobody else's.
+
+    A new array of a large model takes ten times as long, as the system has yet to find its pages; and what has come
+    from a GPU lies where it goes back from in no time.
+    """
+    return torch.sub(x, g.mul_(rate), out=g)

@@ -33,7 +33,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import LocalTraining, ServerRate, value_in_round
+from polyfed.algorithms.base import LocalTraining, ServerRate, descended, value_in_round
 from polyfed.algorithms.objectives.scalarised import Scalarised
 from polyfed.core.door import Door
 from polyfed.core.fleet import Sum
@@ -79,14 +79,14 @@ class FedAvg(Scalarised, LocalTraining):
         request = Request("sgd", shared, options={**self.local_options(t, fleet), "mu": self.mu})
         combine = self._mgda if self.needs == "replies" else self._mean
         mean, total, found = combine(cohort, request, fleet)
-        x = state["x"] - self.at_server(self.server_lr, t, fleet) * mean
+        x = descended(state["x"], self.at_server(self.server_lr, t, fleet), mean)
         state = {"x": x, "buffers": total["buffers"] / total["weight"]}
         return state, {"weights": lam, "train": total["losses"] / total["heard"], **found}
 
     def _mean(self, cohort: Sequence[int], request: Request, fleet: Door) -> tuple[Tensor, Any, Diagnostics]:
         """sum_i a_i g_i / sum_i a_i: a sum is all the server learns."""
         total = fleet.sum(cohort, request)
-        return total["delta"] / total["weight"], total, {}
+        return total["delta"].div_(total["weight"]), total, {}
 
     def _mgda(self, cohort: Sequence[int], request: Request, fleet: Door) -> tuple[Tensor, Any, Diagnostics]:
         """The min-norm point in the box around lambda0; needs every client's vector."""

@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed.algorithms import Diagnostics, State, algorithms
-from polyfed.algorithms.base import objective_weights, present
+from polyfed.algorithms.base import descended, objective_weights, present
 from polyfed.algorithms.objectives.gramian import Gramian, WeightingResult, mean_by
 from polyfed.compress import Compressor, compressors, own_key
 from polyfed.compress.exact import Exact
@@ -166,7 +166,8 @@ class FedCMOO(Gramian):
         return present(w if w[here].any() else here.astype(float), holds)
 
     def _step(self, t: int, state: State, total: Any, w: NDArray[np.float64], remembered: State, fleet: Door) -> State:
-        x = state["x"] - self.at_server(self.server_lr, t, fleet) * (total["delta"] / total["weight"])
+        mean = total["delta"].div_(total["weight"])
+        x = descended(state["x"], self.at_server(self.server_lr, t, fleet), mean)
         buffers = total["buffers"] / total["weight"]
         return {"x": x, "buffers": buffers, "w": torch.from_numpy(w), "weighting": remembered}
 

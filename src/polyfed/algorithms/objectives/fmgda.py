@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 
 from polyfed.algorithms import Diagnostics, State, algorithms
+from polyfed.algorithms.base import descended
 from polyfed.algorithms.objectives.gramian import Gramian, mean_by
 from polyfed.compress.sketch import DEFAULT_WIDTH
 from polyfed.core.door import Door
@@ -86,7 +87,7 @@ class FSMGDA(Gramian):
         shared = {"x": state["x"], "buffers": state["buffers"]}
         how = self._full if self.upload == "full" else self._combined
         direction, total, lam, remembered, found = how(t, cohort, shared, state, fleet)
-        x = state["x"] - self.at_server(self.server_lr, t, fleet) * direction
+        x = descended(state["x"], self.at_server(self.server_lr, t, fleet), direction)
         new = {**state, "x": x, "buffers": total["buffers"] / total["weight"], "weighting": remembered}
         return self._chosen(t, new, fleet), {"weights": torch.from_numpy(lam), **found}
 

@@ -1,8 +1,9 @@
 """Attention of many clients at once: their batches are one batch of a fused kernel.
 
 torch's own rule for `scaled_dot_product_attention` under vmap takes the kernel apart, and its backward then fails on a
-GPU. Here clients are folded into the batch, forward and backward, so that whichever kernel torch would choose for one
-client serves all of them. With dropout the product is written out, as no kernel draws each client's own mask.
+GPU. Here clients are folded into the batch, forward and backward: of short sequences for a kernel of our own, else for
+whichever kernel torch would choose for one client. With dropout the product is written out, as no kernel draws each
+client's own mask.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from polyfed.engines.batched.kernels import why_no_triton
+
 SHORT = 256  # words: a sequence whose scores may be written out
+WHOLE = 128  # words: all keys of a head fit into one block of our kernel
+WIDTHS = (16, 32, 64, 128)  # of a head, which that kernel takes
 scaled_dot_product_attention = F.scaled_dot_product_attention  # torch's, whoever replaces it later
 
 
@@ -107,10 +112,81 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
 def _whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: Any, gqa: bool) -> Tensor:
     """By a fused kernel; but of float32 with TF32 allowed, and short sequences, written out: torch's kernel for float32
     is slower than two products on tensor cores (benchmarks/NOTES.md)."""
+    if not gqa and fits(q, k, v, mask):
+        found: Tensor = attend_whole(q, k, v, mask, causal, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+        return found
     short = q.shape[-2] * k.shape[-2] <= SHORT**2
     if q.is_cuda and q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 and short:
         return _written_out(q, k, v, mask, 0.0, causal, scale, gqa)
     return _torchs(q, k, v, mask, causal, scale, gqa)
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether our own kernel takes it: short sequences of half precision, or of float32 where TF32 will do."""
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    fast = half or (q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
+    shape = q.dim() == 4 and q.shape[-1] in WIDTHS and k.shape == v.shape and q.shape[1] == k.shape[1]
+    short = max(q.shape[-2], k.shape[-2]) <= WHOLE
+    given = mask is None or not mask.requires_grad
+    return q.is_cuda and fast and shape and short and given and not why_no_triton(q.device)
+
+
+# operator: short sequences, (rows, heads, words, width) each; the output and the gradients lie word by word in memory
+
+
+@torch.library.custom_op("polyfed::attend_whole", mutates_args=())
+def attend_whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """Attention whose scores never leave the kernel."""
+    from polyfed.engines.batched.kernels import attention_triton
+
+    out = _by_words(q)
+    attention_triton.attend(_dense(q), _dense(k), _dense(v), mask, out, causal, scale)
+    return out
+
+
+@torch.library.custom_op("polyfed::attend_whole_grad", mutates_args=())
+def attend_whole_grad(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, d: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, where d is that of the output."""
+    from polyfed.engines.batched.kernels import attention_triton
+
+    found = _by_words(q), _by_words(k), _by_words(v)
+    attention_triton.attend_grad(_dense(q), _dense(k), _dense(v), mask, _dense(d), found, causal, scale)
+    return found
+
+
+def _dense(t: Tensor) -> Tensor:
+    """With the numbers of a head beside each other."""
+    return t if t.stride(-1) == 1 else t.contiguous()
+
+
+def _by_words(like: Tensor) -> Tensor:
+    """Room for a tensor of the same shape where the heads of a word lie beside each other."""
+    return like.new_empty([like.shape[i] for i in (0, 2, 1, 3)]).transpose(1, 2)
+
+
+@attend_whole.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    return _by_words(q)
+
+
+@attend_whole_grad.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, d: Tensor, causal: bool, scale: float) -> Any:
+    return _by_words(q), _by_words(k), _by_words(v)
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    q, k, v, mask, ctx.causal, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v, mask)
+
+
+def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, mask = ctx.saved_tensors
+    return (*attend_whole_grad(q, k, v, mask, d, ctx.causal, ctx.scale), None, None, None)
+
+
+attend_whole.register_autograd(_backward, setup_context=_keep)
 
 
 @attend.register_fake

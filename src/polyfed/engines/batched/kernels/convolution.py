@@ -9,7 +9,7 @@ the fly and never written.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -121,18 +121,22 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(x, w)
 
 
-def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+def _backward(ctx: Any, d: Tensor) -> Any:
     x, w = ctx.saved_tensors
-    kernel, pad = list(w.shape[3:]), ctx.pad
+    return gradients(ctx.needs_input_grad, x, w, d, ctx.pad)
+
+
+def gradients(needed: Sequence[bool], x: Tensor, w: Tensor, d: Tensor, pad: list[int]) -> Any:
+    """Those of the images, the weights and the biases, as far as they are needed, where d is that of the output."""
     dx = dw = db = None
-    if any(ctx.needs_input_grad[1:3]):
-        dw, db = weight_grad(x, d, kernel, pad)
-    if ctx.needs_input_grad[0]:
-        dx = input_grad(d, w, pad)
+    if any(needed[1:3]):
+        dw, db = weight_grad(x, d, list(w.shape[3:]), pad)
+    if needed[0]:
+        dx = _input_grad(d, w, pad)
     return dx, dw, db, None
 
 
-def input_grad(d: Tensor, w: Tensor, pad: list[int]) -> Tensor:
+def _input_grad(d: Tensor, w: Tensor, pad: list[int]) -> Tensor:
     """The gradient of the images: the convolution of d with the mirrored weights."""
     around = [k - 1 - p for k, p in zip(w.shape[3:], pad, strict=True)]
     found: Tensor = convolve(d, w.transpose(1, 2).flip(3, 4), w.new_zeros(len(w), w.shape[2]), around)

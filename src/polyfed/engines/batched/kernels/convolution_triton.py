@@ -56,99 +56,84 @@ def _products(
 
 
 @triton.jit
+def _convolved(
+    x, w, bias, o, image, y, v, there, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr,
+    BP: tl.constexpr, EXACT: tl.constexpr, UNROLLED: tl.constexpr, BESIDE: tl.constexpr,
+):  # fmt: skip
+    """The convolution's output at some positions."""
+    K: tl.constexpr = C * KH * KW
+    acc = tl.zeros((BO, BP), dtype=tl.float32)
+    if UNROLLED:  # every k is a constant then, and so is where its entries lie
+        for start in tl.static_range(0, K, BK):
+            acc = _products(acc, x, w, start, o, image, y, v, there, O, C, H, W, KH, KW, PH, PW, BK, EXACT, BESIDE)
+    else:
+        for start in range(0, K, BK):
+            acc = _products(acc, x, w, start, o, image, y, v, there, O, C, H, W, KH, KW, PH, PW, BK, EXACT, BESIDE)
+    return acc + bias
+
+
+@triton.jit
 def _forward(
     x, w, b, out, which, n, tiles, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
     OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BO: tl.constexpr,
     BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr, UNROLLED: tl.constexpr, POOLED: tl.constexpr,
 ):  # fmt: skip
     """POOLED: the largest of each square of four positions, or 0 if that is more, and which one it was, or 4."""
-    K: tl.constexpr = C * KH * KW
     QH: tl.constexpr = OH // 2 if POOLED else OH
     QW: tl.constexpr = OW // 2 if POOLED else OW
-    EACH: tl.constexpr = 4 if POOLED else 1  # positions of an output
+    EACH: tl.constexpr = 2 if POOLED else 1
+    BESIDE: tl.constexpr = 1 if POOLED else 4
     client, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
     o = tl.program_id(1) * BO + tl.arange(0, BO)
     position = tile * BP + tl.arange(0, BP)
-    there = position < n * (QH * QW * EACH)
-    square, corner = position // EACH, position % EACH
-    image, place = square // (QH * QW), square % (QH * QW)
-    y, v = place // QW, place % QW
-    BESIDE: tl.constexpr = 2 if POOLED else 4
-    if POOLED:
-        y, v = 2 * y + corner // 2, 2 * v + corner % 2
+    there = position < n * (QH * QW)
+    image, place = position // (QH * QW), position % (QH * QW)
+    y, v = EACH * (place // QW), EACH * (place % QW)
     x += client * (n * (C * H * W))
-    w += client * (O * K)
-    acc = tl.zeros((BO, BP), dtype=tl.float32)
-    if UNROLLED:  # every k is a constant then, and so is where its entries lie
-        for start in tl.static_range(0, K, BK):
-            acc = _products(
-                acc, x, w, start, o, image, y, v, there, O, C, H, W, KH, KW, PH, PW, BK, EXACT, BESIDE
-            )  # fmt: skip
-    else:
-        for start in range(0, K, BK):
-            acc = _products(
-                acc, x, w, start, o, image, y, v, there, O, C, H, W, KH, KW, PH, PW, BK, EXACT, BESIDE
-            )  # fmt: skip
-    acc += tl.load(b + client * O + o, mask=o < O, other=0.0)[:, None]
-    if POOLED:
-        acc, corner = _largest(acc, BO, BP)
-        square = tile * (BP // 4) + tl.arange(0, BP // 4)
-        there, image, place = square < n * (QH * QW), square // (QH * QW), square % (QH * QW)
+    w += client * (O * C * KH * KW)
+    bias = tl.load(b + client * O + o, mask=o < O, other=0.0)[:, None]
+    found = _convolved(
+        x, w, bias, o, image, y, v, there, O, C, H, W, KH, KW, PH, PW, BO, BK, BP, EXACT, UNROLLED, BESIDE
+    )  # fmt: skip
     offset = client * (n * QH * QW * O) + image[None, :] * (O * QH * QW) + o[:, None] * (QH * QW) + place[None, :]
-    tl.store(out + offset, acc, mask=(o < O)[:, None] & there[None, :])
+    inside = (o < O)[:, None] & there[None, :]
     if POOLED:
-        tl.store(which + offset, corner, mask=(o < O)[:, None] & there[None, :])
-
-
-@triton.jit
-def _largest(acc, BO: tl.constexpr, BP: tl.constexpr):
-    """Of every four columns the largest number, the first of several, none where one is none; and which, from 0."""
-    even, odd = tl.split(tl.reshape(acc, (BO, BP // 4, 2, 2)))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    found, which = first, tl.zeros((BO, BP // 4), dtype=tl.uint8)
-    found, which = _larger(found, which, second, 1)
-    found, which = _larger(found, which, third, 2)
-    found, which = _larger(found, which, fourth, 3)
-    return tl.where(found <= 0.0, 0.0, found), tl.where(found <= 0.0, 4, which).to(tl.uint8)
-
-
-@triton.jit
-def _larger(found, which, other, place):
-    larger = (other > found) | (other != other)
-    return tl.where(larger, other, found), tl.where(larger, place, which).to(tl.uint8)
+        corner = tl.zeros((BO, BP), dtype=tl.uint8)
+        for other in tl.static_range(1, 4):
+            beside = _convolved(
+                x, w, bias, o, image, y + other // 2, v + other % 2, there, O, C, H, W, KH, KW, PH, PW, BO, BK, BP,
+                EXACT, UNROLLED, BESIDE,
+            )  # fmt: skip
+            larger = (beside > found) | (beside != beside)  # the first of several; none where one is none
+            found, corner = tl.where(larger, beside, found), tl.where(larger, other, corner).to(tl.uint8)
+        corner = tl.where(found <= 0.0, 4, corner).to(tl.uint8)
+        found = tl.where(found <= 0.0, 0.0, found)
+        tl.store(which + offset, corner, mask=inside)
+    tl.store(out + offset, found, mask=inside)
 
 
 @triton.jit
 def _weight_grad(
-    x, d, which, out, n, parts, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
+    x, d, out, n, parts, O: tl.constexpr, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr,
     OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, TILES: tl.constexpr,
-    BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr, POOLED: tl.constexpr,
+    BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """POOLED: d is that of squares of four positions, and `which` says whose it is, if anybody's."""
     K: tl.constexpr = C * KH * KW
-    QH: tl.constexpr = OH // 2 if POOLED else OH
-    QW: tl.constexpr = OW // 2 if POOLED else OW
     positions = n * (OH * OW)
     client, part = (tl.program_id(0) // parts).to(tl.int64), tl.program_id(0) % parts
     o, k = tl.program_id(1) * BO + tl.arange(0, BO), tl.program_id(2) * BK + tl.arange(0, BK)
     x += client * (n * (C * H * W))
-    d += client * (n * (QH * QW) * O)
-    which += client * (n * (QH * QW) * O)
+    d += client * (positions * O)
     acc = tl.zeros((BO, BK), dtype=tl.float32)
     for step in range(TILES):
         position = (part * TILES + step) * BP + tl.arange(0, BP)
         image, place = position // (OH * OW), position % (OH * OW)
         y, v, inside = place // OW, place % OW, position < positions
-        mask = (o < O)[:, None] & inside[None, :]
-        if POOLED:
-            mask = mask & ((y < 2 * QH) & (v < 2 * QW))[None, :]  # of an odd size the last one is in no square
-            place = (y // 2) * QW + v // 2
-        offset = image[None, :] * (O * QH * QW) + o[:, None] * (QH * QW) + place[None, :]
-        there = tl.load(d + offset, mask=mask, other=0.0)
-        if POOLED:
-            own = tl.load(which + offset, mask=mask, other=4)
-            there = tl.where(own == ((y % 2) * 2 + v % 2)[None, :], there, 0.0)
+        there = tl.load(
+            d + image[None, :] * (O * OH * OW) + o[:, None] * (OH * OW) + place[None, :],
+            mask=(o < O)[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
         patches = _patches(x, k, image, y, v, inside, C, H, W, KH, KW, PH, PW, 4)
         patches = tl.where((k == K)[:, None], 1.0, patches)  # a last row of ones: the bias
         acc = tl.dot(_rounded(there, EXACT), tl.trans(_rounded(patches, EXACT)), acc, input_precision=EXACT)
@@ -170,7 +155,7 @@ def convolve_pooled(x: Tensor, w: Tensor, b: Tensor, pad: list[int]) -> tuple[Te
     (g, n), shape = x.shape[:2], _shape(x, w.shape[1], list(w.shape[3:]), pad)
     out = x.new_empty(g, n, shape["O"], shape["OH"] // 2, shape["OW"] // 2)
     which = torch.empty_like(out, dtype=torch.uint8)
-    _convolve(x, w, b, out, which, 4 * n * (shape["OH"] // 2) * (shape["OW"] // 2), shape, pooled=True)
+    _convolve(x, w, b, out, which, n * (shape["OH"] // 2) * (shape["OW"] // 2), shape, pooled=True)
     return out, which
 
 
@@ -178,7 +163,8 @@ def _convolve(
     x: Tensor, w: Tensor, b: Tensor, out: Tensor, which: Tensor, positions: int, shape: dict[str, int], pooled: bool
 ) -> None:
     k = w[0, 0].numel()
-    bo, bk, bp = _block(shape["O"], 64), _block(k, 32), 128
+    bo, bk = _block(shape["O"], 64), _block(k, 32)
+    bp = 128 if not pooled else 64 if k <= 96 else 32  # squares of large windows would not fit into registers
     tiles = -(-positions // bp)
     _forward[(len(x) * tiles, -(-shape["O"] // bo))](
         x, w, b, out, which, x.shape[1], tiles, **shape, BO=bo, BK=bk, BP=bp, EXACT=_exact(), UNROLLED=k <= 256,
@@ -186,9 +172,7 @@ def _convolve(
     )  # fmt: skip
 
 
-def weight_grad(
-    x: Tensor, d: Tensor, kernel: list[int], pad: list[int], which: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def weight_grad(x: Tensor, d: Tensor, kernel: list[int], pad: list[int]) -> tuple[Tensor, Tensor]:
     (g, n), shape = x.shape[:2], _shape(x, d.shape[2], kernel, pad)
     k = shape["C"] * kernel[0] * kernel[1]
     bo, bk, bp = _block(shape["O"], 64), _block(k + 1, 32), 64
@@ -199,8 +183,7 @@ def weight_grad(
     parts = -(-tiles // each)
     sums = x.new_empty(g, parts, shape["O"], k + 1)
     _weight_grad[(g * parts, *blocks)](
-        x, d, d if which is None else which, sums, n, parts, **shape, TILES=each, BO=bo, BK=bk, BP=bp, EXACT=_exact(),
-        POOLED=which is not None, num_warps=1, num_stages=1,
+        x, d, sums, n, parts, **shape, TILES=each, BO=bo, BK=bk, BP=bp, EXACT=_exact(), num_warps=1, num_stages=1,
     )  # fmt: skip
     both = sums.sum(1)  # in a fixed order, unlike atomic additions
     return both[:, :, :k].contiguous().view(g, shape["O"], shape["C"], *kernel), both[:, :, k].contiguous()
