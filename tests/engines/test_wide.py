@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from convolving import products_of_bfloat16
 from polyfed.engines.batched.kernels.wide import (
     WideConv2d,
     can_take,
+    mirror,
     replace_wide,
     short_of,
     windows_grad,
@@ -24,7 +26,7 @@ from polyfed.engines.batched.kernels.wide import (
 )
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-KINDS = ["float32", *(["tf32", "bfloat16"] if torch.cuda.is_available() else [])]  # the interpreter lacks bfloat16
+KINDS = {"float32": (1e-6, 1e-6), "tf32": (1e-3, 4e-5), "bfloat16": (4e-3, 4e-3)}  # errors: products, weight gradients
 CLIENTS = 3
 
 
@@ -122,41 +124,92 @@ def test_the_kernels_take_neither_float64_nor_what_32_bits_cannot_count() -> Non
     assert not can_take(torch.empty(1, 1, 4, 4, 16, dtype=torch.float64), 16)
 
 
-@pytest.fixture(scope="module")
-def kernels() -> ModuleType:
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The Triton kernels; where there is no GPU, in Triton's interpreter (`conftest`)."""
     pytest.importorskip("triton", reason="Triton has no package for this system")
     from polyfed.engines.batched.kernels import wide_triton
 
+    if not torch.cuda.is_available():
+        products_of_bfloat16(monkeypatch)
     return wide_triton
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("out", "kernel", "stride"), [(48, [3, 3], 1), (16, [5, 5], 1), (32, [3, 3], 2), (144, [1, 1], 1)], ids=str
-)
-def test_the_kernels_compute_the_same(out: int, kernel: list[int], stride: int, kind: str, kernels: ModuleType) -> None:
+def drawn(kind: str, *sizes: tuple[int, ...]) -> Iterator[Tensor]:
     torch.manual_seed(0)
-    device, dtype = DEVICES[-1], torch.bfloat16 if kind == "bfloat16" else torch.float32
-    x = torch.randn(2, 3, 9, 8, 16, device=device, dtype=dtype)
-    w = torch.randn(2, out, *kernel, 16, device=device, dtype=dtype)
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    return (torch.randn(*size, device=DEVICES[-1]).to(dtype) for size in sizes)
+
+
+def far(*tensors: Tensor) -> list[Tensor]:
+    return [t.cpu().double() for t in tensors]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize(
+    ("channels", "out", "kernel", "stride"),
+    [(16, 48, [3, 2], 1), (16, 16, [5, 5], 1), (16, 32, [3, 3], 2), (16, 144, [1, 1], 1), (64, 16, [2, 3], 1),
+     (80, 64, [1, 3], 1)],
+    ids=str,
+)  # fmt: skip
+def test_the_kernels_compute_the_same(
+    channels: int, out: int, kernel: list[int], stride: int, mirrored: bool, kind: str, kernels: ModuleType
+) -> None:
+    ends = (channels, out) if mirrored else (out, channels)
+    x, w = drawn(kind, (2, 3, 9, 8, channels), (2, ends[0], *kernel, ends[1]))
     with tf32(kind == "tf32"):
-        found = kernels.windows_times(x, w, stride)
+        found = kernels.windows_times(x, w, stride, mirrored)
         d = torch.randn_like(found)
         dw = kernels.windows_grad(x, d, kernel, stride)
-    far, weights = x.cpu().double(), w.cpu().double()
-    within = {"float32": 1e-6, "tf32": 1e-3, "bfloat16": 4e-3}[kind]
-    assert distance([windows_times(far, weights, stride, [0, 0])], [found.cpu().double()]) < within
-    assert distance([windows_grad(far, d.cpu().double(), kernel, stride)], [dw.cpu().double()]) < within
+    assert found.dtype == dw.dtype == x.dtype
+    images, weights, grads = far(x, w, d)
+    assert distance([windows_times(images, weights, stride, [0, 0], mirrored)], far(found)) < KINDS[kind][0]
+    assert distance([windows_grad(images, grads, kernel, stride)], far(dw)) < KINDS[kind][1]
 
 
-def test_long_sums_are_cut_into_parts(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, d = torch.randn(2, 9, 8, 8, 16, device=DEVICES[-1]), torch.randn(2, 9, 6, 6, 16, device=DEVICES[-1])
-    wanted = windows_grad(x.cpu().double(), d.cpu().double(), [3, 3], 1)
-    for programs in (1, 12, 512):
-        monkeypatch.setattr(kernels, "PROGRAMS", programs)
-        with tf32(False):
-            assert distance([wanted], [kernels.windows_grad(x, d, [3, 3], 1).cpu().double()]) < 1e-6
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("programs", [1, 12, 512])
+def test_long_sums_are_cut_into_parts(
+    programs: int, kind: str, kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, d = drawn(kind, (2, 9, 8, 8, 16), (2, 9, 6, 6, 16))
+    images, grads = far(x, d)
+    monkeypatch.setattr(kernels, "PROGRAMS", programs)
+    with tf32(kind == "tf32"):
+        found = kernels.windows_grad(x, d, [3, 3], 1)
+    assert found.dtype == x.dtype
+    assert distance([windows_grad(images, grads, [3, 3], 1)], far(found)) < KINDS[kind][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tile_that_a_benchmark_tries_computes_the_same(kind: str, kernels: ModuleType) -> None:
+    x, w, d = drawn(kind, (1, 1, 7, 7, 32), (1, 272, 3, 3, 32), (1, 1, 5, 5, 272))
+    products, grads = kernels.forward_tiles(272, x.dtype), kernels.grad_tiles(272, 288)
+    assert len(products) == 5
+    assert len({*products, *grads}) == len(products) + len(grads)
+    with tf32(kind == "tf32"):
+        found = [kernels.windows_times(x, w, 1, tile=tile) for tile in products]
+        found_grads = [kernels.windows_grad(x, d, [3, 3], 1, tile) for tile in grads]
+    images, weights, ends = far(x, w, d)
+    wanted, wanted_grad = windows_times(images, weights, 1, [0, 0], False), windows_grad(images, ends, [3, 3], 1)
+    assert all(distance([wanted], far(f)) < KINDS[kind][0] for f in found)
+    assert all(distance([wanted_grad], far(f)) < KINDS[kind][1] for f in found_grads)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_mirrored_product_is_one_with_mirrored_weights(stride: int) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 3, 7, 8, 4, dtype=torch.float64), torch.randn(2, 4, 3, 2, 5, dtype=torch.float64)
+    given = x.requires_grad_(), w.requires_grad_()
+    found = windows_times(x, w, stride, [0, 0], True)
+    wanted = windows_times(x, mirror(w).contiguous(), stride, [0, 0], False)
+    weights = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)
+    results = [[out.detach(), *torch.autograd.grad((out * weights).sum(), given)] for out in (found, wanted)]
+    assert distance(results[1], results[0]) < 1e-12
+    each = vmap(lambda a, b: windows_times(a.unsqueeze(0), b.unsqueeze(0), stride, [0, 0], True).squeeze(0))
+    assert distance(results[1][:1], [each(x, w).detach()]) < 1e-12
+    torch.library.opcheck(windows_times, (x, w, stride, [0, 0], True), test_utils="test_faketensor")
 
 
 def test_numbers_of_tf32_are_the_nearest() -> None:

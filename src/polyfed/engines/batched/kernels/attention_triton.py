@@ -106,11 +106,20 @@ def _backward(
     tl.store(dv + place, sum_v.to(dv.dtype.element_ty), mask=(j < S)[:, None])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, out: Tensor, causal: bool, scale: float) -> None:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    causal: bool,
+    scale: float,
+    tile: Tile = FORWARD,
+) -> None:
     """All are (rows, heads, words, D); out is written, in memory word by word."""
     (n, h, t, _), s = q.shape, k.shape[2]
     how, (m, strides) = _how(q, s, causal, mask), _mask(mask, q, k)
-    laid = _laid(FORWARD, t)
+    laid = _laid(tile, t)
     _forward[(n * h, -(-t // laid["BT"]))](q, k, v, m, out, h, t, s, scale, *_strides(q, k, v), *strides, **how, **laid)
 
 
@@ -123,12 +132,13 @@ def attend_grad(
     found: tuple[Tensor, Tensor, Tensor],
     causal: bool,
     scale: float,
+    tile: Tile = BACKWARD,
 ) -> None:
     """The gradients of q, k and v are written, in memory word by word; d is that of the output."""
     (n, h, t, _), s = q.shape, k.shape[2]
     how, (m, strides) = _how(q, s, causal, mask), _mask(mask, q, k)
     _backward[(n * h,)](
-        q, k, v, m, d, *found, h, t, s, scale, *_strides(q, k, v), *strides, *_strides(d), **how, **_laid(BACKWARD, t)
+        q, k, v, m, d, *found, h, t, s, scale, *_strides(q, k, v), *strides, *_strides(d), **how, **_laid(tile, t)
     )
 
 

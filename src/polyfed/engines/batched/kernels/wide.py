@@ -30,7 +30,7 @@ class WideConv2d(nn.Conv2d):
         image = _nearest((x.unsqueeze(0) if alone else x).to(dtype).permute(0, 2, 3, 1))
         image = F.pad(image, (0, 0, along, along, up, up)).unsqueeze(0).contiguous()
         weight = _nearest(self.weight.to(dtype).permute(0, 2, 3, 1)).unsqueeze(0).contiguous()
-        out: Tensor = windows_times(image, weight, int(self.stride[0]), [up, along]).squeeze(0)
+        out: Tensor = windows_times(image, weight, int(self.stride[0]), [up, along], False).squeeze(0)
         out = (out if self.bias is None else out + self.bias.to(dtype)).permute(0, 3, 1, 2)
         out = out.contiguous()  # some functions of torch ask which way images lie, which vmap cannot answer
         return out.squeeze(0) if alone else out
@@ -75,12 +75,21 @@ def short_of(x: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("polyfed::windows_times", mutates_args=())
-def windows_times(x: Tensor, w: Tensor, stride: int, pad: list[int]) -> Tensor:
-    """Every client's windows under its own weights (clients, rows, height, width, out); pad: how x was padded."""
-    if _kernels(x, w.shape[1]):
+def windows_times(x: Tensor, w: Tensor, stride: int, pad: list[int], mirrored: bool) -> Tensor:
+    """Every client's windows under its own weights (clients, rows, height, width, out).
+
+    Args:
+        x: images.
+        w: weights.
+        stride: from a window to the next.
+        pad: how x was padded.
+        mirrored: with `mirror(w)` in place of w, and without making it.
+    """
+    if _kernels(x, _out(w, mirrored)):
         from polyfed.engines.batched.kernels import wide_triton
 
-        return wide_triton.windows_times(x.contiguous(), w.contiguous(), stride)
+        return wide_triton.windows_times(x.contiguous(), w.contiguous(), stride, mirrored)
+    w = mirror(w) if mirrored else w
     images, weights = x.permute(1, 0, 4, 2, 3).flatten(1, 2), w.permute(0, 1, 4, 2, 3).flatten(0, 1)
     out = F.conv2d(images, weights, stride=stride, groups=len(x))
     return out.view(len(out), len(x), -1, *out.shape[2:]).permute(1, 0, 3, 4, 2).contiguous()
@@ -92,7 +101,7 @@ def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int) -> Tensor
     if _kernels(x, d.shape[-1]):
         from polyfed.engines.batched.kernels import wide_triton
 
-        return wide_triton.windows_grad(x.contiguous(), d.contiguous(), kernel, stride).to(x.dtype)
+        return wide_triton.windows_grad(x.contiguous(), d.contiguous(), kernel, stride)
     h, v = d.shape[2:4]
     taps = [
         torch.einsum("gnhwo,gnhwc->goc", d, x[:, :, a : a + h * stride : stride, b : b + v * stride : stride])
@@ -100,6 +109,15 @@ def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int) -> Tensor
         for b in range(kernel[1])
     ]
     return torch.stack(taps, 2).view(len(x), d.shape[-1], *kernel, x.shape[-1])
+
+
+def mirror(w: Tensor) -> Tensor:
+    """The weights of a layer's input gradient, as a product with windows of the output's."""
+    return w.flip(2, 3).transpose(1, 4)
+
+
+def _out(w: Tensor, mirrored: bool) -> int:
+    return w.shape[4 if mirrored else 1]
 
 
 def _kernels(x: Tensor, out: int) -> bool:
@@ -112,9 +130,9 @@ def can_take(x: Tensor, out: int) -> bool:
 
 
 @windows_times.register_fake
-def _(x: Tensor, w: Tensor, stride: int, pad: list[int]) -> Tensor:
+def _(x: Tensor, w: Tensor, stride: int, pad: list[int], mirrored: bool) -> Tensor:
     h, v = ((x.shape[2 + i] - w.shape[2 + i]) // stride + 1 for i in (0, 1))
-    return x.new_empty(x.shape[0], x.shape[1], h, v, w.shape[1])
+    return x.new_empty(x.shape[0], x.shape[1], h, v, _out(w, mirrored))
 
 
 @windows_grad.register_fake
@@ -123,21 +141,22 @@ def _(x: Tensor, d: Tensor, kernel: list[int], stride: int) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    x, w, ctx.stride, ctx.pad = inputs
+    x, w, ctx.stride, ctx.pad, ctx.mirrored = inputs
     ctx.save_for_backward(x, w)
 
 
-def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
     x, w = ctx.saved_tensors
     kernel, (up, along) = list(w.shape[2:4]), ctx.pad
     d, dx, dw = _nearest(d.contiguous()), None, None
     if ctx.needs_input_grad[1]:
         dw = windows_grad(x, d, kernel, ctx.stride)
+        dw = mirror(dw).contiguous() if ctx.mirrored else dw
     if ctx.needs_input_grad[0]:  # the product of d's windows with the mirrored weights, where x was not padded
         around = _around(d, x.shape[2:4], kernel, ctx.stride, ctx.pad)
-        dx = windows_times(around, w.flip(2, 3).transpose(1, 4).contiguous(), 1, [0, 0])
+        dx = windows_times(around, w, 1, [0, 0], not ctx.mirrored)
         dx = F.pad(dx, (0, 0, along, along, up, up))
-    return dx, dw, None, None
+    return dx, dw, None, None, None
 
 
 def _around(d: Tensor, size: torch.Size, kernel: list[int], stride: int, pad: list[int]) -> Tensor:
@@ -156,8 +175,8 @@ windows_times.register_autograd(_backward, setup_context=_keep)
 
 
 @windows_times.register_vmap
-def _(info: Any, dims: Any, x: Tensor, w: Tensor, stride: int, pad: list[int]) -> tuple[Tensor, int]:
-    return apart(info, windows_times(*joined(info, dims[:2], (x, w)), stride, pad)), 0
+def _(info: Any, dims: Any, x: Tensor, w: Tensor, stride: int, pad: list[int], mirrored: bool) -> tuple[Tensor, int]:
+    return apart(info, windows_times(*joined(info, dims[:2], (x, w)), stride, pad, mirrored)), 0
 
 
 @windows_grad.register_vmap
