@@ -291,7 +291,8 @@ def _tiled(shape: tuple[int, ...], dtype: torch.dtype) -> list[dict[str, Any]]:
         "forward": (forward, kernels.forward_tiles(o, dtype), out),
         "mirrored": (mirrored, kernels.forward_tiles(c, dtype), back),
         "copied": (copied, kernels.forward_tiles(c, dtype)[:1], back),
-        "weights": (gradient, kernels.grad_tiles(o, c * k * k), operators.windows_grad(images, grads, [k, k], 1)),
+        "weights": (gradient, kernels.grad_tiles(o, c * k * k, dtype == torch.float32),
+                    operators.windows_grad(images, grads, [k, k], 1)),
     }  # fmt: skip
     return [
         {"shape": shape, "type": str(dtype)[6:], "product": name, "wanted": wanted,

@@ -154,7 +154,10 @@ def _backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None, None, 
         dw = mirror(dw).contiguous() if ctx.mirrored else dw
     if ctx.needs_input_grad[0]:  # the product of d's windows with the mirrored weights, where x was not padded
         around = _around(d, x.shape[2:4], kernel, ctx.stride, ctx.pad)
-        dx = windows_times(around, w, 1, [0, 0], not ctx.mirrored)
+        if d.dtype == torch.float32:  # of which tensor cores want the summed dimension last: that takes a copy
+            dx = windows_times(around, mirror(w).contiguous(), 1, [0, 0], ctx.mirrored)
+        else:
+            dx = windows_times(around, w, 1, [0, 0], not ctx.mirrored)
         dx = F.pad(dx, (0, 0, along, along, up, up))
     return dx, dw, None, None, None
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 PROGRAMS = 512  # enough to fill a chip
+LARGE = 2304  # entries of a window: 256 channels under 3 x 3
 
 
 class Tile(NamedTuple):
@@ -47,13 +48,8 @@ def _forward(
     OH: tl.constexpr, OW: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, S: tl.constexpr, BP: tl.constexpr,
     BO: tl.constexpr, BK: tl.constexpr, EXACT: tl.constexpr, MIRRORED: tl.constexpr,
 ):  # fmt: skip
-    """MIRRORED: weights lie as (channels, kh, kw, out), and a window's last tap is their first.
-
-    TF32 factors in shared memory must have the summed dimension last. Mirrored weights have not: they are TURNED into
-    the left factor, which tensor cores take from registers, too.
-    """
+    """MIRRORED: weights lie as (channels, kh, kw, out), and a window's last tap is their first."""
     K: tl.constexpr = KH * KW * C
-    TURNED: tl.constexpr = MIRRORED and EXACT == "tf32" and w.dtype.element_ty == tl.float32
     client, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
     x += client * size
     w += client * (O * K)
@@ -61,7 +57,7 @@ def _forward(
     position = tile * BP + tl.arange(0, BP)
     o = tl.program_id(1) * BO + tl.arange(0, BO)
     rows = _rows(tl.minimum(position, positions - 1), H, W, OH, OW, C, S)
-    acc = tl.zeros((BO, BP) if TURNED else (BP, BO), dtype=tl.float32)
+    acc = tl.zeros((BP, BO), dtype=tl.float32)
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
         tap = start // C if C % BK == 0 else k // C  # one for all entries, or one each
@@ -76,12 +72,7 @@ def _forward(
             b = tl.load(w + weights)
         else:
             b = tl.load(w + weights, mask=(o < O)[:, None] & (k < K)[None, :], other=0.0)
-        if TURNED:
-            b = (b.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)  # cut, as they would: in registers
-            acc = tl.dot(b, tl.trans(a), acc, input_precision=EXACT)
-        else:
-            acc = tl.dot(a, tl.trans(b), acc, input_precision=EXACT)
-    acc = tl.trans(acc) if TURNED else acc
+        acc = tl.dot(a, tl.trans(b), acc, input_precision=EXACT)
     there = (position < positions)[:, None] & (o < O)[None, :]
     tl.store(out + position[:, None] * O + o[None, :], acc.to(out.dtype.element_ty), mask=there)
 
@@ -144,7 +135,8 @@ def windows_times(x: Tensor, w: Tensor, stride: int, mirrored: bool = False, til
 def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int, tile: Tile | None = None) -> Tensor:
     (g, n), shape = x.shape[:2], _shape(x, d.shape[-1], kernel, stride)
     positions, entries = n * shape["OH"] * shape["OW"], shape["C"] * kernel[0] * kernel[1]
-    bp, bo, bk, warps, stages = tile or grad_tiles(shape["O"], entries)[0]
+    split = x.dtype == torch.float32 and _exact() == "tf32"  # TF32 wants the summed dimension last in memory
+    bp, bo, bk, warps, stages = tile or grad_tiles(shape["O"], entries, split)[0]
     blocks = -(-shape["O"] // bo), -(-entries // bk)
     tiles = -(-positions // bp)
     wanted = max(1, PROGRAMS // (g * blocks[0] * blocks[1]))  # parts of a client's positions
@@ -154,8 +146,7 @@ def windows_grad(x: Tensor, d: Tensor, kernel: list[int], stride: int, tile: Til
     sums = total if parts == 1 else x.new_empty(g, parts, shape["O"], entries, dtype=torch.float32)
     _weight_grad[(g * parts, *blocks)](
         x, d, sums, positions, parts, x[0].numel(), **shape, TILES=each, BP=bp, BO=bo, BK=bk, EXACT=_exact(),
-        SPLIT=x.dtype == torch.float32 and _exact() == "tf32",  # TF32 wants the summed dimension last in memory
-        num_warps=warps, num_stages=stages,
+        SPLIT=split, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     if parts > 1:
         size = shape["O"] * entries
@@ -170,9 +161,10 @@ def forward_tiles(out: int, dtype: torch.dtype) -> list[Tile]:
     return list(dict.fromkeys(Tile(bp, _block(out, bo), entries, *rest) for bp, bo, *rest in sizes))
 
 
-def grad_tiles(out: int, entries: int) -> list[Tile]:
-    """Those worth a try for a weight gradient, the default first."""
-    sizes = (32, 128, 4, 3), (32, 128, 8, 3), (64, 128, 4, 3), (64, 128, 8, 3), (32, 256, 8, 3)
+def grad_tiles(out: int, entries: int, split: bool) -> list[Tile]:
+    """Those worth a try for a weight gradient, the default first; split numbers of large windows want more warps."""
+    first, second = (8, 4) if split and entries >= LARGE else (4, 8)
+    sizes = (32, 128, first, 3), (32, 128, second, 3), (64, 128, 4, 3), (64, 128, 8, 3), (32, 256, 8, 3)
     return list(dict.fromkeys(Tile(bp, _block(out, 128), _share(entries, bk), *rest) for bp, bk, *rest in sizes))
 
 
