@@ -12,14 +12,18 @@ import argparse
 import copy
 import gc
 import json
+import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -212,6 +216,13 @@ def rounds(engine: Engine, problem: Problem, clients: int, method: str, steps: i
     return one
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Inside, no other process of this script times anything: several may run at once, as they compile for long."""
+    with FileLock(Path(tempfile.gettempdir()) / "polyfed-timing.lock"):
+        yield
+
+
 def begin() -> None:
     """CUDA and the compiler, which take seconds to start whatever is run, are started."""
     x = torch.ones(8, device="cuda", requires_grad=True)
@@ -230,7 +241,8 @@ def timed(name: str, case: Case, bf16: bool, kernels: bool = False, **settings: 
         one = rounds(engine, problem, case.clients, "fedavg", 10, case.batch)
         one(1)
         first = time.perf_counter() - start
-        ms = milliseconds(one, times=4, warm=2)
+        with alone():
+            ms = milliseconds(one, times=8, warm=2)
     said = [str(w.message)[:120] for w in caught if "client by client" in str(w.message)]
     said += [text for text in engine.choices.sentences() if "The work" in text]
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -300,7 +312,9 @@ def loop(name: str, case: Case) -> None:
                     torch._foreach_add_(params, grads, alpha=-0.05)
             torch.cat([p.detach().reshape(-1) for p in params])
 
-    say(case=name, loop_ms=milliseconds(one, times=4, warm=2) * case.clients / some)
+    one(0)
+    with alone():
+        say(case=name, loop_ms=milliseconds(one, times=4, warm=2) * case.clients / some)
 
 
 def main() -> None:
@@ -309,6 +323,7 @@ def main() -> None:
     parser.add_argument("--loop", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-agreement", action="store_true")
+    parser.add_argument("--types", default="bf16,tf32")
     parser.add_argument("--engine", default="{}", help="more settings of the engine, as JSON")
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -316,7 +331,11 @@ def main() -> None:
         case = CASES[name]
         parts: list[Callable[[], None]] = [] if asked.no_agreement else [partial(agreement, name, case)]
         settings = json.loads(asked.engine)
-        parts += [partial(timed, name, case, bf16, asked.profile, **settings) for bf16 in (True, False)]
+        parts += [
+            partial(timed, name, case, bf16, asked.profile, **settings)
+            for bf16 in (True, False)
+            if ("bf16" if bf16 else "tf32") in asked.types
+        ]
         parts += [partial(loop, name, case)] if asked.loop else []
         for part in parts:
             try:
