@@ -122,13 +122,12 @@ def _whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, s
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether our own kernel takes it: short sequences of half precision, or of float32 where TF32 will do."""
+    """Whether our own kernel takes it: short sequences in half precision."""
     half = q.dtype in (torch.bfloat16, torch.float16)
-    fast = half or (q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
     shape = q.dim() == 4 and q.shape[-1] in WIDTHS and k.shape == v.shape and q.shape[1] == k.shape[1]
     short = max(q.shape[-2], k.shape[-2]) <= WHOLE
     given = mask is None or not mask.requires_grad
-    return q.is_cuda and fast and shape and short and given and not why_no_triton(q.device)
+    return q.is_cuda and half and shape and short and given and not why_no_triton(q.device)
 
 
 # operator: short sequences, (rows, heads, words, width) each; the output and the gradients lie word by word in memory

@@ -14,21 +14,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from polyfed.engines.batched.kernels.convolution_triton import _rounded
-
 FEWEST = 16  # of anything in a product
 
 
 class Tile(NamedTuple):
-    """How a program is laid out: queries of a block, warps, and the most registers of a thread."""
+    """How a program is laid out: queries of a block, and warps."""
 
     queries: int
     warps: int
-    registers: int | None = None
 
 
-# for heads of more than 64 words, by bytes of a number: the best of gpu.py --parts attention on an H200
-FORWARD, BACKWARD = {2: Tile(64, 4), 4: Tile(128, 8, 128)}, Tile(128, 8)
+FORWARD, BACKWARD = Tile(64, 4), Tile(128, 8)  # of more than 64 words: the best of gpu.py --parts attention on an H200
 
 
 @triton.jit
@@ -40,11 +36,10 @@ def _block(x, row, head, t, T, n: tl.constexpr, h: tl.constexpr, s: tl.constexpr
 
 @triton.jit
 def _weights(
-    q, k, mask, i, j, T, S, scale, t: tl.constexpr, s: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    EXACT: tl.constexpr,
+    q, k, mask, i, j, T, S, scale, t: tl.constexpr, s: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr
 ):  # fmt: skip
     """What queries i make of all keys j: softmax(q k^T scale + mask); zero for who sees nobody."""
-    scores = tl.dot(_rounded(q, EXACT), tl.trans(_rounded(k, EXACT)), input_precision=EXACT) * scale
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     seen = (i < T)[:, None] & (j < S)[None, :]
     if MASK != "none":
         own = tl.load(mask + i[:, None].to(tl.int64) * t + j[None, :].to(tl.int64) * s, mask=seen, other=0)
@@ -66,14 +61,14 @@ def _forward(
     q, k, v, mask, out, H, T, S, scale, QN: tl.constexpr, QH: tl.constexpr, QT: tl.constexpr, KN: tl.constexpr,
     KH: tl.constexpr, KT: tl.constexpr, VN: tl.constexpr, VH: tl.constexpr, VT: tl.constexpr, MN: tl.constexpr,
     MH: tl.constexpr, MT: tl.constexpr, MS: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, D: tl.constexpr,
-    BT: tl.constexpr, BS: tl.constexpr, EXACT: tl.constexpr,
+    BT: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
     row, head = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     i, j = tl.program_id(1) * BT + tl.arange(0, BT), tl.arange(0, BS)
     queries, keys = _block(q, row, head, i, T, QN, QH, QT, D), _block(k, row, head, j, S, KN, KH, KT, D)
-    p = _weights(queries, keys, mask + row * MN + head * MH, i, j, T, S, scale, MT, MS, CAUSAL, MASK, EXACT)
+    p = _weights(queries, keys, mask + row * MN + head * MH, i, j, T, S, scale, MT, MS, CAUSAL, MASK)
     values = _block(v, row, head, j, S, VN, VH, VT, D)
-    found = tl.dot(_rounded(p.to(values.dtype), EXACT), _rounded(values, EXACT), input_precision=EXACT)
+    found = tl.dot(p.to(values.dtype), values, input_precision="ieee")
     place = (row * T + i[:, None]) * (H * D) + head * D + tl.arange(0, D)[None, :]  # (row, word, head, D)
     tl.store(out + place, found.to(out.dtype.element_ty), mask=(i < T)[:, None])
 
@@ -84,7 +79,6 @@ def _backward(
     KN: tl.constexpr, KH: tl.constexpr, KT: tl.constexpr, VN: tl.constexpr, VH: tl.constexpr, VT: tl.constexpr,
     MN: tl.constexpr, MH: tl.constexpr, MT: tl.constexpr, MS: tl.constexpr, DN: tl.constexpr, DH: tl.constexpr,
     DT: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
-    EXACT: tl.constexpr,
 ):  # fmt: skip
     row, head = (tl.program_id(0) // H).to(tl.int64), (tl.program_id(0) % H).to(tl.int64)
     j, c = tl.arange(0, BS), tl.arange(0, D)[None, :]
@@ -93,15 +87,15 @@ def _backward(
     for start in range(0, T, BT):
         i = start + tl.arange(0, BT)
         queries, above = _block(q, row, head, i, T, QN, QH, QT, D), _block(d, row, head, i, T, DN, DH, DT, D)
-        p = _weights(queries, keys, mask + row * MN + head * MH, i, j, T, S, scale, MT, MS, CAUSAL, MASK, EXACT)
-        dp = tl.dot(_rounded(above, EXACT), tl.trans(_rounded(values, EXACT)), input_precision=EXACT)
+        p = _weights(queries, keys, mask + row * MN + head * MH, i, j, T, S, scale, MT, MS, CAUSAL, MASK)
+        dp = tl.dot(above, tl.trans(values), input_precision="ieee")
         ds = p * (dp - tl.sum(p * dp, 1)[:, None]) * scale
-        ds, p = _rounded(ds.to(keys.dtype), EXACT), _rounded(p.to(keys.dtype), EXACT)
-        found = tl.dot(ds, _rounded(keys, EXACT), input_precision=EXACT)
+        ds, p = ds.to(keys.dtype), p.to(keys.dtype)
+        found = tl.dot(ds, keys, input_precision="ieee")
         place = (row * T + i[:, None]) * (H * D) + head * D + c
         tl.store(dq + place, found.to(dq.dtype.element_ty), mask=(i < T)[:, None])
-        sum_k = tl.dot(tl.trans(ds), _rounded(queries, EXACT), sum_k, input_precision=EXACT)
-        sum_v = tl.dot(tl.trans(p), _rounded(above, EXACT), sum_v, input_precision=EXACT)
+        sum_k = tl.dot(tl.trans(ds), queries, sum_k, input_precision="ieee")
+        sum_v = tl.dot(tl.trans(p), above, sum_v, input_precision="ieee")
     place = (row * S + j[:, None]) * (H * D) + head * D + c
     tl.store(dk + place, sum_k.to(dk.dtype.element_ty), mask=(j < S)[:, None])
     tl.store(dv + place, sum_v.to(dv.dtype.element_ty), mask=(j < S)[:, None])
@@ -115,12 +109,12 @@ def attend(
     out: Tensor,
     causal: bool,
     scale: float,
-    tile: Tile | None = None,
+    tile: Tile = FORWARD,
 ) -> None:
     """All are (rows, heads, words, D); out is written, in memory word by word."""
     (n, h, t, _), s = q.shape, k.shape[2]
     how, (m, strides) = _how(q, s, causal, mask), _mask(mask, q, k)
-    laid = _laid(tile or FORWARD[q.element_size()], t)
+    laid = _laid(tile, t)
     _forward[(n * h, -(-t // laid["BT"]))](q, k, v, m, out, h, t, s, scale, *_strides(q, k, v), *strides, **how, **laid)
 
 
@@ -145,8 +139,7 @@ def attend_grad(
 
 def _how(q: Tensor, s: int, causal: bool, mask: Tensor | None) -> dict[str, Any]:
     kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "float"
-    exact = "tf32" if q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    return {"CAUSAL": causal, "MASK": kind, "D": q.shape[3], "BS": _size(s, 1 << 30), "EXACT": exact}
+    return {"CAUSAL": causal, "MASK": kind, "D": q.shape[3], "BS": _size(s, 1 << 30)}
 
 
 def _mask(mask: Tensor | None, q: Tensor, k: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -167,6 +160,5 @@ def _size(words: int, most: int) -> int:
 
 def _laid(tile: Tile, words: int) -> dict[str, Any]:
     """What a launch is told; short heads want fewer warps."""
-    limit = {} if tile.registers is None else {"maxnreg": tile.registers}
     warps = tile.warps if words > 64 else min(tile.warps, 4)
-    return {"BT": _size(words, tile.queries), "num_warps": warps, "num_stages": 1, **limit}
+    return {"BT": _size(words, tile.queries), "num_warps": warps, "num_stages": 1}
