@@ -19,6 +19,7 @@ from polyfed.reproduce.claims import judge
 from polyfed.reproduce.driving import driven_cells, driver_of
 from polyfed.reproduce.grids import cells_of, missing_data
 from polyfed.reproduce.item import Item, chosen, items, papers, read_item
+from polyfed.reproduce.packing import DROPPED
 from polyfed.reproduce.page import item_text
 from polyfed.reproduce.record import known
 from polyfed.reproduce.running import How, run_item
@@ -29,6 +30,12 @@ EVERY = chosen("")
 def test_every_paper_has_its_folder() -> None:
     assert list(papers()) == ["fsmgda", "fedmgda", "many-models", "fedcmoo", "mocha", "beyond", "yardsticks"]
     assert {item.key for item in EVERY} >= {"fsmgda/table2", "many-models/fig3", "many-models/fig5"}
+
+
+@pytest.mark.parametrize("item", EVERY, ids=lambda item: item.key)
+def test_a_pack_keeps_all_that_is_measured_and_drawn(item: Item) -> None:
+    wanted = {of.split(".")[0] for of in [m.of for m in item.measures] + [of for d in item.draw for of in d.of]}
+    assert not wanted & set(DROPPED)
 
 
 @pytest.mark.parametrize("item", EVERY, ids=lambda item: item.key)

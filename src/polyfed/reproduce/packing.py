@@ -23,7 +23,7 @@ from polyfed.reproduce.running import MADE, signature
 from polyfed.run.directory import CHECKPOINT, RunDirectory, round_of, write
 
 PACK = "reproduce.zip"
-DROPPED = ("cohort", "groups", "train", "weights", "rates", "per_client", "far", "names")  # of a line: no measure's
+DROPPED = ("cohort", "groups", "train", "rates", "per_client", "far", "names")  # of a line: no measure's
 RUN_FILES = ("experiment.toml", "started.toml", "result.json", "metrics.jsonl", MADE)
 LARGEST = 200_000_000  # bytes of an entry, unpacked
 STATE = 10_000_000  # bytes of a checkpoint that is packed
