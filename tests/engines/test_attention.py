@@ -133,11 +133,23 @@ def test_half_precision_is_summed_in_float32() -> None:
 
 
 def test_what_the_kernel_is_not_for_goes_to_torch() -> None:
-    q, k, v = (t.detach() for t in packed(4, 4))
-    assert not fits(q.cpu(), k.cpu(), v.cpu(), None)  # no GPU
-    if DEVICE == "cuda":
-        assert not fits(q.bfloat16(), k.bfloat16().repeat(1, 1, 40, 1), v.bfloat16().repeat(1, 1, 40, 1), None)
-        assert not fits(q[..., :9], k[..., :9], v[..., :9], None)
-        assert not fits(q, k, v, torch.zeros(4, 4, device=DEVICE, requires_grad=True))
-        assert not fits(q, k, v, None)  # float32
-        assert fits(q.bfloat16(), k.bfloat16(), v.bfloat16(), None)
+    q, k, v = (torch.zeros(3, 2, 4, 32, dtype=torch.bfloat16) for _ in range(3))
+    assert fits(q, k, v, None)
+    assert fits(q, k, v, torch.zeros(4, 4))
+    assert not fits(q.float(), k.float(), v.float(), None)
+    assert not fits(q, k.half(), v.half(), None)
+    assert not fits(q, k.repeat(1, 1, 40, 1), v.repeat(1, 1, 40, 1), None)  # too long
+    assert not fits(q[..., :9], k[..., :9], v[..., :9], None)  # of another width
+    assert not fits(q, k[:1], v[:1], None)  # one row of keys for all
+    assert not fits(q, k, v[:, :1], None)
+    assert not fits(q[0], k[0], v[0], None)
+    assert not fits(q, k, v, torch.zeros(4, 4, requires_grad=True))
+
+
+def test_the_operators_are_what_torch_is_told() -> None:
+    q, k, v = packed(5, 7)
+    checks = "test_schema", "test_faketensor", "test_autograd_registration"
+    torch.library.opcheck(attend_whole, (q, k, v, None, True, 0.25), test_utils=checks)
+    d = torch.randn(3, 2, 5, 16, device=DEVICE)
+    given = q.detach(), k.detach(), v.detach(), None, d, True, 0.25
+    torch.library.opcheck(attend_whole_grad, given, test_utils=checks[:2])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polyfed import FMGDA, Callback, FedAvg, FedCMOO, Layer, QFedAvg, RunStopped, train
+from polyfed.algorithms.base import descended
 from polyfed.core.client import GradientClient, RowClient
 from polyfed.core.door import PartView
 from polyfed.core.errors import BadInput
@@ -86,6 +87,43 @@ class _Twice(Around):
     def sum(self, clients: Ids, request: Request) -> Sum:
         list(self.exchange(clients, Request("leaning-plain")))
         return self.inner.sum(clients, request)
+
+
+class Momentum(Layer):
+    def fleet(self, inner: PartFleet) -> PartFleet:
+        return _Momentum(inner)
+
+
+class _Momentum(Around):
+    """Gives out what it remembers."""
+
+    kept: tuple[Tensor, Tensor] | None = None  # and a copy
+
+    def sum(self, clients: Ids, request: Request) -> Sum:
+        total = self.inner.sum(clients, request)
+        if "delta" not in total.arrays:
+            return total
+        given = total["delta"]
+        if self.kept is not None:
+            assert torch.equal(*self.kept)
+            given = given + 0.9 * self.kept[0]
+        self.kept = given, given.clone()
+        return replace(total, arrays={**total.arrays, "delta": given})
+
+
+@pytest.mark.parametrize("method", [FedAvg(lr=0.1, local_steps=2), FedCMOO(lr=0.1, local_steps=2)])
+def test_what_a_layer_remembers_is_not_written_over(method: Any) -> None:
+    """A method takes its step in the memory of the sum that it gets."""
+    result = train(small_problem(), small_federation(), method, rounds=4, layers=[Momentum()])
+    assert result.summary["rounds"] == 4
+
+
+def test_a_step_is_of_the_models_type_and_leaves_the_model_alone() -> None:
+    x, g = torch.arange(4.0), torch.ones(4, dtype=torch.bfloat16)
+    found = descended(x, 0.5, g)
+    assert found.dtype == torch.float32
+    assert found.tolist() == [-0.5, 0.5, 1.5, 2.5]
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_an_exchange_of_stateless_work_is_acknowledged_under_a_layer_that_remembers() -> None:

@@ -287,4 +287,5 @@ def descended(x: Tensor, rate: float, g: Tensor) -> Tensor:
     A new array of a large model takes ten times as long, as the system has yet to find its pages; and what has come
     from a GPU lies where it goes back from in no time.
     """
+    g = g.to(x.dtype)
     return torch.sub(x, g.mul_(rate), out=g)

@@ -180,7 +180,8 @@ class Door(Around):
         self.clock.use(total, request)
         if not total.clients:
             raise NobodyAnswered(self._nobody(request, clients, total.failed), total.failed)
-        return total.to_host()
+        total = total.to_host()
+        return total.copied(self.fields(request)) if layer_fleets(self) else total
 
     def _asked(self, clients: Ids, request: Request) -> list[int]:
         """The clients as plain numbers; they take part in the round. Options that the work does not have end here."""

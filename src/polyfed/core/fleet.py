@@ -99,6 +99,11 @@ class Sum:
     def to_host(self) -> Sum:
         return replace(self, arrays=to_host(self.arrays))
 
+    def copied(self, fields: Fields) -> Sum:
+        """With updates of its own: a layer may give out what it remembers, and a method writes over what it gets."""
+        own = {name: a.clone() for name, a in self.arrays.items() if name in fields and fields[name].role == "update"}
+        return replace(self, arrays={**self.arrays, **own})
+
 
 PINNED = 256 << 20  # bytes of an array that a GPU may write to by itself: such memory is never given back
 
@@ -180,7 +185,10 @@ class Fleet(ABC):
         """Replies in the order of `clients`, some at a time; some clients never answer."""
 
     def sum(self, clients: Ids, request: Request) -> Sum:
-        """Only the sum of the replies: what a cluster adds up on the way and secure aggregation can reveal."""
+        """Only the sum of the replies: what a cluster adds up on the way and secure aggregation can reveal.
+
+        Whoever calls an algorithm's `fleet` may write over the updates in it.
+        """
         return Sum.of(self.ask(clients, request))
 
 

@@ -464,10 +464,7 @@ class Problem:
         """A copy of the module on a device. Parameters that are not trained exist there once, for all copies."""
         if device not in self._frozen:
             frozen = [p for p in self.model.parameters() if not p.requires_grad]
-            cast = _only_in_products(self.model) if self.autocast else set()  # once, not in every step
-            there = [p.data.to(device, torch.bfloat16 if id(p) in cast else p.dtype) for p in frozen]
-            made = [nn.Parameter(data, requires_grad=False) for data in there]
-            self._frozen[device] = dict(zip(map(id, frozen), made, strict=True))
+            self._frozen[device] = {id(p): nn.Parameter(p.data.to(device), requires_grad=False) for p in frozen}
         return copy.deepcopy(self.model, memo=dict(self._frozen[device])).to(device)
 
     @cached_property
@@ -527,15 +524,6 @@ def _frozen(model: nn.Module, patterns: Sequence[str]) -> nn.Module:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             p.requires_grad_(False)
     return made
-
-
-def _only_in_products(model: nn.Module) -> set[int]:
-    """The ids of parameters that belong to plain linear layers alone, where autocast makes bfloat16 of them anyway."""
-    plain: set[int] = set()
-    others: set[int] = set()
-    for module in model.modules():
-        (plain if type(module) is nn.Linear else others).update(id(p) for p in module.parameters(recurse=False))
-    return plain - others
 
 
 def _in_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:

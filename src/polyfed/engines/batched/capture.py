@@ -54,7 +54,7 @@ class Captured:
     def __call__(self, arguments: Any) -> dict[str, Tensor]:
         for place, value in zip(pytree.tree_leaves(self._places), pytree.tree_leaves(arguments), strict=True):
             if isinstance(place, Tensor):
-                place.copy_(value, non_blocking=True)  # of pages that may move, torch waits by itself
+                place.copy_(value, non_blocking=True)  # CUDA itself copies what may move before it goes on
         self._graph.replay()
         return {name: a.clone() for name, a in self._results.items()}
 

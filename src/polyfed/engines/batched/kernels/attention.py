@@ -22,7 +22,7 @@ from polyfed.engines.batched.kernels import why_no_triton
 
 SHORT = 256  # words: a sequence whose scores may be written out
 WHOLE = 128  # words: all keys of a head fit into one block of our kernel
-WIDTHS = (16, 32, 64, 128)  # of a head, which that kernel takes
+WIDTHS = (32, 64)  # of a head, with which that kernel was found to be the faster one
 scaled_dot_product_attention = F.scaled_dot_product_attention  # torch's, whoever replaces it later
 
 
@@ -112,7 +112,7 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
 def _whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: Any, gqa: bool) -> Tensor:
     """By a fused kernel; but of float32 with TF32 allowed, and short sequences, written out: torch's kernel for float32
     is slower than two products on tensor cores (benchmarks/NOTES.md)."""
-    if not gqa and fits(q, k, v, mask):
+    if q.is_cuda and not gqa and fits(q, k, v, mask) and not why_no_triton(q.device):
         found: Tensor = attend_whole(q, k, v, mask, causal, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
         return found
     short = q.shape[-2] * k.shape[-2] <= SHORT**2
@@ -122,12 +122,14 @@ def _whole(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, s
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether our own kernel takes it: short sequences in half precision."""
-    half = q.dtype in (torch.bfloat16, torch.float16)
-    shape = q.dim() == 4 and q.shape[-1] in WIDTHS and k.shape == v.shape and q.shape[1] == k.shape[1]
-    short = max(q.shape[-2], k.shape[-2]) <= WHOLE
-    given = mask is None or not mask.requires_grad
-    return q.is_cuda and half and shape and short and given and not why_no_triton(q.device)
+    """Whether our own kernel is right for it: short sequences in half precision.
+
+    torch would take one row of keys for many of queries; the kernel would read beyond it.
+    """
+    half = q.dtype in (torch.bfloat16, torch.float16) and q.dtype == k.dtype == v.dtype
+    shape = q.dim() == 4 and q.shape[3] in WIDTHS and q.shape[:2] == k.shape[:2] and k.shape == v.shape
+    short = shape and q.shape[3] == k.shape[3] and max(q.shape[2], k.shape[2]) <= WHOLE
+    return half and short and (mask is None or not mask.requires_grad)
 
 
 # operator: short sequences, (rows, heads, words, width) each; the output and the gradients lie word by word in memory

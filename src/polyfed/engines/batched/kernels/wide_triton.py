@@ -179,7 +179,7 @@ def _block(size: int, most: int) -> int:
 
 
 def _share(entries: int, most: int) -> int:
-    """The largest block that entries are a multiple of."""
+    """The largest block that entries are a multiple of, or the smallest one."""
     return next((b for b in (256, 128) if b <= most and entries % b == 0), 64)
 
 
