@@ -12,6 +12,7 @@ import argparse
 import copy
 import gc
 import json
+import os
 import tempfile
 import time
 import warnings
@@ -160,6 +161,7 @@ class Odd(nn.Module):
 
 
 MOST = 40  # kernels that a profile shows
+PATIENCE = 170.0  # seconds that a process waits for others, which compile
 
 
 class Case(NamedTuple):
@@ -217,9 +219,18 @@ def rounds(engine: Engine, problem: Problem, clients: int, method: str, steps: i
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Inside, no other process of this script times anything: several may run at once, as they compile for long."""
-    with FileLock(Path(tempfile.gettempdir()) / "polyfed-timing.lock"):
+def alone(others: int = 0) -> Iterator[None]:
+    """Inside, no other process of this script times anything: several may run at once, as they compile for long.
+
+    others: how many more have to be this far before the first one times: what compiles may use the GPU, too.
+    """
+    folder = Path(tempfile.gettempdir()) / "polyfed-timing"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{os.getpid()}.ready").touch()
+    until = time.monotonic() + PATIENCE
+    while len(list(folder.glob("*.ready"))) <= others and time.monotonic() < until:
+        time.sleep(0.2)
+    with FileLock(folder / "lock"):
         yield
 
 
@@ -230,7 +241,7 @@ def begin() -> None:
     torch._dynamo.reset()
 
 
-def timed(name: str, case: Case, bf16: bool, kernels: bool = False, **settings: Any) -> None:
+def timed(name: str, case: Case, bf16: bool, kernels: bool = False, others: int = 0, **settings: Any) -> None:
     begin()
     problem, federation = made(case, case.clients, 64, bf16)
     torch.cuda.reset_peak_memory_stats()
@@ -241,8 +252,10 @@ def timed(name: str, case: Case, bf16: bool, kernels: bool = False, **settings: 
         one = rounds(engine, problem, case.clients, "fedavg", 10, case.batch)
         one(1)
         first = time.perf_counter() - start
-        with alone():
+        with alone(others):
             ms = milliseconds(one, times=8, warm=2)
+            if kernels:
+                profile(name, bf16, one)
     said = [str(w.message)[:120] for w in caught if "client by client" in str(w.message)]
     said += [text for text in engine.choices.sentences() if "The work" in text]
     peak = torch.cuda.max_memory_allocated() / 2**30
@@ -256,8 +269,6 @@ def timed(name: str, case: Case, bf16: bool, kernels: bool = False, **settings: 
         **settings,
         **({"said": said} if said else {}),
     )
-    if kernels:
-        profile(name, bf16, one)
     engine.close()
 
 
@@ -324,6 +335,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-agreement", action="store_true")
     parser.add_argument("--types", default="bf16,tf32")
+    parser.add_argument("--others", type=int, default=0, help="processes of this script that compile meanwhile")
     parser.add_argument("--engine", default="{}", help="more settings of the engine, as JSON")
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -332,7 +344,7 @@ def main() -> None:
         parts: list[Callable[[], None]] = [] if asked.no_agreement else [partial(agreement, name, case)]
         settings = json.loads(asked.engine)
         parts += [
-            partial(timed, name, case, bf16, asked.profile, **settings)
+            partial(timed, name, case, bf16, asked.profile, asked.others, **settings)
             for bf16 in (True, False)
             if ("bf16" if bf16 else "tf32") in asked.types
         ]

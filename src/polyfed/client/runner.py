@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -30,12 +31,20 @@ from polyfed.core.structure import Nested, arguments, mapped
 from polyfed.core.work import works
 
 Carry = TypeVar("Carry")
+Losses = Callable[[Batch, list[bool]], list[Tensor]]
 
 
 class Autograd:
-    """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector."""
+    """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector.
 
-    def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
+    Args:
+        problem: the model and its objectives.
+        device: where the copy is.
+        compiled: whether losses and their gradients are compiled, on a GPU with CUDA graphs; where the compiler fails
+            they are not.
+    """
+
+    def __init__(self, problem: Problem, device: torch.device = HOST, compiled: bool = False) -> None:
         self.problem = problem
         self.model = problem.replica(device)
         start = problem.initial()
@@ -46,6 +55,7 @@ class Autograd:
         others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
         self._others = [(*self._home(name), self.model.get_buffer(name).clone()) for name in others]
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
+        self._fast = _compiled(self._losses, device) if compiled else None
 
     def _home(self, name: str) -> tuple[nn.Module, str]:
         module, _, leaf = name.rpartition(".")
@@ -70,19 +80,46 @@ class Autograd:
         return {name: params[name] for name in views}
 
     def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
+        self._place(x, buffers, train)
+        return self._forward(batch)
+
+    def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
+        """The module gets a client's parameters and buffers."""
         self._x.copy_(x)
         self._buffers.copy_(buffers)
         for module, leaf, view in self._views:  # a forward may have put other tensors in their place
             module._buffers[leaf] = view
         self._mode(train)
+
+    def _forward(self, batch: Batch) -> Outputs:
         given, named = arguments(self.model, inputs(batch.x, self.problem))
-        with self.problem.casting(x.device):
+        with self.problem.casting(self._x.device):
             return self.model(*given, **named)
+
+    def _losses(self, batch: Batch, holds: list[bool]) -> list[Tensor]:
+        return self.problem.losses(self._forward(batch), batch, holds, self._named)
+
+    def _tried(self, f: Callable[..., tuple[Tensor, Tensor, Tensor]], *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """What a function of losses gives: of compiled ones, or, where the compiler fails, of those that are not."""
+        if self._fast is not None:
+            try:
+                return f(self._fast, *arguments)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception:  # the compiler's; what is the model's own comes again
+                self._fast = None
+        return f(self._losses, *arguments)
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        losses = self.problem.losses(self.outputs(x, buffers, batch, train=True), batch, holds, self._named)
+        return self._tried(self._grad, x, buffers, batch, omega, holds)
+
+    def _grad(
+        self, losses_of: Losses, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self._place(x, buffers, True)
+        losses = losses_of(batch, holds)
         wanted = omega.tolist() if x.device == HOST else holds  # asking a GPU for numbers would stall it
         held = [k for k, hold in enumerate(holds) if hold and wanted[k]]
         every = torch.stack(losses)
@@ -98,7 +135,13 @@ class Autograd:
     def jacobian(
         self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], *, train: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        losses = self.problem.losses(self.outputs(x, buffers, batch, train=train), batch, holds, self._named)
+        return self._tried(self._jacobian, x, buffers, batch, holds, train)
+
+    def _jacobian(
+        self, losses_of: Losses, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], train: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self._place(x, buffers, train)
+        losses = losses_of(batch, holds)
         rows = x.new_zeros(len(holds), len(x))
         for k in (k for k, hold in enumerate(holds) if hold):
             pieces = torch.autograd.grad(losses[k], self._params, retain_graph=True, materialize_grads=True)
@@ -134,6 +177,22 @@ class Autograd:
                 for name in self.problem.objectives[k].values
             ]
         )
+
+
+def _compiled(losses: Losses, device: torch.device) -> Losses:
+    """Losses by a compiled program; on a GPU, what lies between two looks at numbers is one launch.
+
+    What it gives lies in memory that the next call writes over.
+    """
+    if device.type != "cuda" or threading.current_thread() is not threading.main_thread():
+        return torch.compile(losses)  # torch's graphs are the main thread's
+    fast = torch.compile(losses, mode="reduce-overhead")
+
+    def begun(batch: Batch, holds: list[bool]) -> list[Tensor]:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch has no types here
+        return fast(batch, holds)
+
+    return begun
 
 
 def inputs(x: Nested, problem: Problem) -> Nested:
@@ -293,7 +352,7 @@ def refuse_not_finite(arrays: Mapping[str, Any]) -> None:
 class ClientRunner:
     """Does one client's work: finds its data, keys its randomness, and turns whatever goes wrong into a reply.
 
-    What comes in and goes out is on the host; the work itself is done on the device.
+    What comes in is on the host; the work itself is done on the device.
 
     Args:
         problem: the model and its objectives.
@@ -303,6 +362,8 @@ class ClientRunner:
         device: where the work is done.
         on_device: the federation with its arrays on the device, where somebody has it already.
         tf32: whether products may be rounded to TF32.
+        compiled: whether gradients are compiled.
+        home: where replies go.
     """
 
     def __init__(
@@ -315,19 +376,22 @@ class ClientRunner:
         device: torch.device = HOST,
         on_device: Federation | None = None,
         tf32: bool = False,
+        compiled: bool = False,
+        home: torch.device = HOST,
     ) -> None:
         self.problem, self.federation, self.layers, self.offset = problem, federation, layers, offset
-        self.device, self._tf32 = device, tf32
+        self.device, self._tf32, self._home = device, tf32, home
         self._on_device = on_device or arrays_on(device, federation)
         self._reader = Kept(self._on_device) if federation.streamed else None
-        self.autograd = Autograd(problem, device)
+        self.autograd = Autograd(problem, device, compiled)
+        self._sent: tuple[Any, Any, dict[str, Tensor]] = None, None, {}  # of which exchange, as sent, on the device
         self._holds, self._fractions = federation.matrix(problem.names), federation.fractions(problem.names)
         self._allowed = federation.allowed(problem.names)
 
     def __call__(self, job: Job) -> tuple[Reply, ClientState | None]:
         try:
             arrays, state = self._perform(job)
-            return Reply({name: self._fit(name, v) for name, v in arrays.items()}), self._kept(state)
+            return Reply({name: self._fit(name, v).to(self._home) for name, v in arrays.items()}), self._kept(state)
         except Exception as error:  # a client that fails is an answer, not the end of the run
             about = f"Client {job.client}, round {job.request.round}, {job.request.work!r}"
             keep_traceback(self.layers.failures, error, about)
@@ -338,7 +402,7 @@ class ClientRunner:
         check = refuse_not_finite if self.layers.finite else unchecked
         if self.device == HOST or works[request.work].needs == "rows":  # whose loops are the host's
             return perform(self._client(client, request), request, state, self.layers, check)
-        moved = replace(request, shared=self._moved(request.shared), each=self._moved(request.each))
+        moved = replace(request, shared=self._once(request), each=self._moved(request.each))
         with precision(self._tf32):
             here = None if state is None else self._moved(state)
             return perform(self._client(client, moved), moved, here, self.layers, check)
@@ -348,13 +412,20 @@ class ClientRunner:
         tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=self.problem.dtype)
         if tensor.dtype not in DTYPES.values():
             raise TypeError(f"{name!r} is {tensor.dtype}; replies and states hold {', '.join(DTYPES)}")
-        return tensor.to(HOST)
+        return tensor
+
+    def _once(self, request: Request) -> dict[str, Tensor]:
+        """What all clients of an exchange are sent goes to the device once."""
+        exchange = request.seed, request.round, request.exchange
+        if self._sent[0] != exchange or self._sent[1] is not request.shared:
+            self._sent = exchange, request.shared, self._moved(request.shared)
+        return self._sent[2]
 
     def _moved(self, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: a.to(self.device) for name, a in arrays.items()}
 
     def _kept(self, state: ClientState | None) -> ClientState | None:
-        return None if state is None else {name: self._fit(name, v) for name, v in state.items()}
+        return None if state is None else {name: self._fit(name, v).to(HOST) for name, v in state.items()}
 
     def _client(self, client: int, request: Request) -> LoopClient:
         place = client - self.offset

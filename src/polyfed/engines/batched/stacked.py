@@ -6,6 +6,7 @@ tensors out of vmap's hands, so that the step they belong to can be compiled and
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import warnings
@@ -282,10 +283,25 @@ def compiling() -> Iterator[None]:
     _keep_compiled()
     import torch._dynamo  # takes a second, where nothing else needs it
 
-    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256):
+    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256), _quiet(ADVISES):
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")  # which it looks at
         yield
+
+
+ADVISES = "torch._dynamo.variables.tensor"  # how to write a model that looks at numbers
+
+
+@contextmanager
+def _quiet(logger: str) -> Iterator[None]:
+    """Inside, a logger says nothing but errors."""
+    of = logging.getLogger(logger)
+    before = of.level
+    of.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        of.setLevel(before)
 
 
 def _keep_compiled() -> None:

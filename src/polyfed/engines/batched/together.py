@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -20,6 +20,7 @@ from polyfed.client.memory import Memory
 from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
 from polyfed.core.choices import Choices
+from polyfed.core.errors import cut as clipped
 from polyfed.core.federation import SPLITS, Index, Rows
 from polyfed.core.fleet import Ids, Population, Stack
 from polyfed.core.keys import client_key, common_key, key, other
@@ -95,7 +96,7 @@ class Together:
         self._waits: set[str] = set()  # work that cannot be recorded
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
-        self._runner: ClientRunner | None = None
+        self._runners: dict[bool, ClientRunner] = {}  # one that is compiled, and one that is not
         self._streams = Streams(part.problem, part.federation) if part.federation.streamed else None
         if why := unfit(part.problem, layers):
             self._fall_back("", why)
@@ -160,11 +161,23 @@ class Together:
         work, why = group.request.work, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         if self.ways.refuse(work, why):
             return iter(()), rest.start
-        if self.settings.graph and work in self.ways.refused and work not in self._waits:
+        if self.settings.compile and work in self.ways.refused:
+            self._go_singly(group.request, str(error) if isinstance(error, Waits) else why)
+        elif self.settings.graph and work in self.ways.refused and work not in self._waits:
             self._waits.add(work)  # whatever ended its recording, it may go without one
             return iter(()), rest.start
-        self._fall_back(work, self.ways.refused.get(work, why))
+        else:
+            self._fall_back(work, self.ways.refused.get(work, why))
         return self._run_each(group, rest), rest.stop
+
+    def _go_singly(self, request: Request, why: str) -> None:
+        """A work that can be neither stacked nor recorded: compiled, one client after another takes no longer than side
+        by side without a recording."""
+        work = request.work
+        self._one_by_one[work] = why
+        said = f"The work {work!r} goes one client after another, compiled: it cannot be stacked"
+        said += f" ({clipped(self.ways.refused[work], 100)}), nor recorded ({clipped(why, 100)})."
+        self._choices.make("graph", self.about(request, 0), False, said, lasting=False)
 
     def forget(self) -> None:
         """Let go of recorded programs."""
@@ -204,16 +217,28 @@ class Together:
     # client by client
 
     def _run_each(self, group: Group, which: slice) -> Iterator[Stack]:
-        if self._runner is None:
-            self._runner = ClientRunner(
-                self.problem, self.federation, self.layers,
-                device=self.settings.device, on_device=self._arrays, tf32=self.settings.tf32,
-            )  # fmt: skip
+        runner = self._runner(group.request.work)
         for client, place, sent in zip(group.clients[which], group.places[which], group.sent[which], strict=True):
             job = self.memory.job(client, replace(group.request.row(place), shared=sent))
-            reply, state = self._runner(job)
+            with self._compiling():
+                reply, state = runner(job)
             self.memory.keep(job, state)
             yield Stack.of(client, reply)
+
+    def _runner(self, work: str) -> ClientRunner:
+        """Of work that is refused it is worth compiling; of single clients, as attackers are, it is not."""
+        compiled = self.settings.compile and bool({"", work} & self._one_by_one.keys())
+        if compiled not in self._runners:
+            device, tf32 = self.settings.device, self.settings.tf32
+            self._runners[compiled] = ClientRunner(
+                self.problem, self.federation, self.layers,
+                device=device, on_device=self._arrays, tf32=tf32, compiled=compiled, home=device,
+            )  # fmt: skip
+        return self._runners[compiled]
+
+    def _compiling(self) -> AbstractContextManager[None]:
+        """Inside, programs may be compiled."""
+        return compiling() if self.settings.device.type == "cuda" else nullcontext()
 
     # together
 
@@ -244,6 +269,8 @@ class Together:
             try:
                 return self._replayed(task)
             except Waits as why:
+                if self.settings.compile and task.request.work in self.ways.refused:
+                    raise
                 self._waits.add(task.request.work)
                 said = f"The work {task.request.work!r} is not recorded: {why}."
                 self._choices.make("graph", self.about(task.asked, 0), False, said, lasting=False)
@@ -273,7 +300,7 @@ class Together:
         fast = self.settings.device.type == "cuda"
         with (
             precision(self.settings.tf32),
-            compiling() if fast else nullcontext(),
+            self._compiling(),
             torch.random.fork_rng(devices=[torch.cuda.current_device()] if fast else []),
         ):
             yield
