@@ -76,10 +76,12 @@ class Runner:
         out: the folder of all items.
         until: when all runs end after their rounds.
         engine: changes to every experiment's engine.
+        compiled_from: steps of shorter runs are not compiled: torch traces them anew in each run, which takes seconds.
     """
 
-    def __init__(self, out: Path, until: float, engine: dict[str, Any]) -> None:
+    def __init__(self, out: Path, until: float, engine: dict[str, Any], compiled_from: int = 0) -> None:
         self.out, self.until, self.engine, self.load = out, until, engine, DataOnce()
+        self.compiled_from = compiled_from
         self.drivers: dict[str, Callable[..., Any]] = {}
 
     def __call__(self, one: One) -> str:
@@ -94,7 +96,8 @@ class Runner:
             return why
         _borrow([one.cell], place, self.out / one.item.paper)
         if not (place / one.cell.name / "result.json").is_file():
-            one.cell.settings["engine"] = {**one.cell.settings["engine"], **self.engine}
+            eager = {"compile": False} if one.cell.settings["rounds"] < self.compiled_from else {}
+            one.cell.settings["engine"] = {**one.cell.settings["engine"], **self.engine, **eager}
             self.load.begin()
             name = f"{one.item.paper}-{one.item.name}"
             found = run_cell(place, name, one.cell, load=self.load, callbacks=[Teller(one.cell, self.told)])
@@ -141,6 +144,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=0, help="processes on cores alone")
     parser.add_argument("--seeds", type=int, default=100, help="only so many of the first")
     parser.add_argument("--engine", default="{}", help="more settings of the engine, as JSON")
+    parser.add_argument("--compiled-from", type=int, default=0, help="rounds from which on steps are compiled")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--pack", type=Path)
     asked = parser.parse_args()
@@ -155,7 +159,7 @@ def main() -> None:
     for (cells, jobs), gpu in zip(lists, (True, False), strict=True):
         taken = fork.Value("i", 0)
         for _ in range(min(jobs, len(cells))):
-            runner = Runner(asked.out, until, json.loads(asked.engine) if gpu else {})
+            runner = Runner(asked.out, until, *((json.loads(asked.engine), asked.compiled_from) if gpu else ({},)))
             busy.append(fork.Process(target=work, args=(cells, taken, runner, log, gpu)))
             busy[-1].start()
     for process in busy:
