@@ -6,6 +6,7 @@ record of are left out. What is finished is packed: `polyfed reproduce --merge P
 `python tools/results.py --take=runs/reproduce`.
 
 Processes on a GPU (`--jobs`) and others on cores alone (`--cores`) take from two lists; ITEM+ goes to the second.
+ITEM:GRID is one grid of an item.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ class One(NamedTuple):
 
 def listed(names: list[str], out: Path, seeds: int) -> list[One]:
     """The cells that are to be run, those of few seeds first."""
-    found = [one for name in names for item in chosen(name) for one in missing_cells(item, out)]
-    found = [one for one in found if one.cell.seed < seeds]
+    found = []
+    for name, _, grid in (name.partition(":") for name in names):
+        of = [one for item in chosen(name) for one in missing_cells(item, out)]
+        found += [one for one in of if one.cell.seed < seeds and one.grid.name == (grid or one.grid.name)]
     return sorted(found, key=lambda one: one.cell.seed >= TESTED)  # stable
 
 
@@ -167,7 +170,7 @@ def main() -> None:
     for process in busy:
         if process.is_alive():
             process.kill()
-    items = {item.key: item for name in (*fast, *slow) for item in chosen(name)}
+    items = {item.key: item for name in (*fast, *slow) for item in chosen(name.partition(":")[0])}
     for item in items.values():
         how = How(out=asked.out)
         with contextlib.suppress(Exception):

@@ -19,6 +19,7 @@ from polyfed.core.errors import BadInput
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
+from polyfed.engines.batched.together import reason
 from polyfed.engines.batched.ways import Settings, Ways
 from small import small_federation, small_problem, vector
 
@@ -151,6 +152,19 @@ def test_branches_give_the_same(method: str, device: str) -> None:
     assert torch.allclose(vector(one), vector(other), atol=1e-5)
 
 
+def record_with(program: Any, monkeypatch: pytest.MonkeyPatch, compile: bool = False) -> None:
+    """From now on engines record as on a GPU."""
+    init = Batched.__init__
+
+    def recording(self: Batched, *args: Any, **settings: Any) -> None:
+        init(self, *args, **settings)
+        for part in self.together.values():
+            part.settings, part.ways._tries = replace(part.settings, graph=True, compile=compile), True
+
+    monkeypatch.setattr("polyfed.engines.batched.together.Captured", program)
+    monkeypatch.setattr(Batched, "__init__", recording)
+
+
 def test_a_round_is_recorded_both_ways_and_goes_on_with_the_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where six clients go in two pieces: one trial for both, and none of what only measures."""
     made: list[Any] = []
@@ -163,16 +177,8 @@ def test_a_round_is_recorded_both_ways_and_goes_on_with_the_faster(monkeypatch: 
         def __call__(self, arguments: Any) -> Any:
             return self._program(*arguments)
 
-    init = Batched.__init__
-
-    def recording(self: Batched, *args: Any, **settings: Any) -> None:
-        init(self, *args, **settings)
-        for part in self.together.values():
-            part.settings, part.ways._tries = replace(part.settings, graph=True), True
-
-    monkeypatch.setattr("polyfed.engines.batched.together.Captured", Program)
+    record_with(Program, monkeypatch)
     monkeypatch.setattr(ways, "compared", lambda *calls, clock: [2.0, 1.0][: len(calls)])
-    monkeypatch.setattr(Batched, "__init__", recording)
     algorithm = {"name": "fedavg", "lr": 0.1, "local_steps": 4, "batch_size": 8}
     one, other = (
         train(small_problem(), small_federation(), algorithm, rounds=3, engine=engine, evaluate={"splits": ["train"]})
@@ -202,8 +208,8 @@ def branching() -> Problem:
     return Problem(Branching(), [Objective("left", "cross-entropy")])
 
 
-def run(engine: Any) -> Any:
-    algorithm = {"name": "fedavg", "lr": 0.1, "local_steps": 2, "batch_size": 8}
+def run(engine: Any, method: str = "fedavg") -> Any:
+    algorithm = {"name": method, "lr": 0.1, "local_steps": 2, "batch_size": 8}
     return train(branching(), small_federation(), algorithm, rounds=2, engine=engine)
 
 
@@ -237,21 +243,45 @@ def test_what_cannot_be_stacked_is_recorded_where_it_can_be(
             played.append(arguments)
             return self._program(*arguments)
 
-    init = Batched.__init__
-
-    def recording(self: Batched, *args: Any, **settings: Any) -> None:
-        init(self, *args, **settings)
-        for part in self.together.values():
-            part.settings, part.ways._tries = replace(part.settings, graph=True), True
-
-    monkeypatch.setattr("polyfed.engines.batched.together.Captured", Program)
-    monkeypatch.setattr(Batched, "__init__", recording)
+    record_with(Program, monkeypatch)
     result = run({"name": "batched", "device": "cpu"})
     assert len(tried) == 1
     assert len(played) == (2 if ends is None else 0)
     assert torch.allclose(vector(result), vector(run("local")), atol=1e-6)
     said = [text for text in result.summary["choices"] if "is not recorded" in text]
     assert said == (["The work 'sgd' is not recorded: it looks at numbers."] if isinstance(ends, Waits) else [])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcmoo"])
+@pytest.mark.parametrize("ends", [Waits("it looks at numbers"), RuntimeError("it synchronises in its own way")])
+def test_what_can_be_neither_goes_one_after_another_compiled(
+    ends: Exception, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As compiled by torch without the code that it would write."""
+    compiled: list[Any] = []
+
+    class Program:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+            program(*arguments)
+            raise ends
+
+    def compile(f: Any, **_: Any) -> Any:
+        compiled.append(f)
+        return original(f, backend="aot_eager")
+
+    original = torch.compile
+    plain = vector(run("local", method))
+    record_with(Program, monkeypatch, compile=True)
+    monkeypatch.setattr(torch, "compile", compile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = run({"name": "batched", "device": "cpu"}, method)
+    assert compiled
+    assert torch.allclose(vector(result), plain, atol=1e-6)
+    said = [text for text in result.summary["choices"] if "one client after another" in text]
+    work = {"fedavg": ["sgd"], "fedcmoo": ["jacobian", "sgd"]}[method]
+    assert sorted(text.partition("'")[2].partition("'")[0] for text in said) == work
+    assert all("compiled: it cannot be stacked (" in text and str(ends) in text for text in said)
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])
@@ -331,6 +361,19 @@ def test_client_by_client_with_one_warning_is_the_last_resort(way: str, monkeypa
     assert len(caught) == 1
     assert vector(result).equal(vector(run("local")))
     assert "choices" not in result.summary
+
+
+def test_an_error_is_told_with_the_one_that_it_comes_from() -> None:
+    def compiler() -> None:
+        try:
+            raise ValueError("shapes differ\nand more")
+        except ValueError as error:
+            raise RuntimeError("when making fake tensor call\nExplanation:") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        compiler()
+    assert reason(caught.value) == "RuntimeError: when making fake tensor call, by ValueError: shapes differ"
+    assert reason(ValueError()) == "ValueError: "
 
 
 def test_an_unknown_way_is_refused() -> None:

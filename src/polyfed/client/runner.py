@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from polyfed.client.ahead import read_ahead
+from polyfed.client.compiled import next_step, own_code, replayed
 from polyfed.client.device import HOST, arrays_on, precision
 from polyfed.client.kept import Kept
 from polyfed.client.memory import Job, Memory
@@ -31,7 +31,14 @@ from polyfed.core.structure import Nested, arguments, mapped
 from polyfed.core.work import works
 
 Carry = TypeVar("Carry")
-Losses = Callable[[Batch, list[bool]], list[Tensor]]
+
+
+class Programs(NamedTuple):
+    """What a gradient is taken of: the module, and what comes after it, apart, as a module may look at numbers."""
+
+    model: Callable[..., Outputs]
+    losses: Callable[..., list[Tensor]]
+    weighted: Callable[..., tuple[Tensor, Tensor]]
 
 
 class Autograd:
@@ -40,8 +47,8 @@ class Autograd:
     Args:
         problem: the model and its objectives.
         device: where the copy is.
-        compiled: whether losses and their gradients are compiled, on a GPU with CUDA graphs; where the compiler fails
-            they are not.
+        compiled: whether gradients are those of compiled programs, on a GPU replayed; where the compiler fails they are
+            not.
     """
 
     def __init__(self, problem: Problem, device: torch.device = HOST, compiled: bool = False) -> None:
@@ -53,9 +60,11 @@ class Autograd:
         self._params = list(self._named.values())
         self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
         others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
-        self._others = [(*self._home(name), self.model.get_buffer(name).clone()) for name in others]
+        every = ((*self._home(name), self.model.get_buffer(name)) for name in others)
+        self._others = [(module, leaf, own, own.clone()) for module, leaf, own in every]
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
-        self._fast = _compiled(self._losses, device) if compiled else None
+        self._plain = Programs(self.model, partial(problem.losses, params=self._named), self._weighted)
+        self._fast = Programs(*(replayed(own_code(f, id(self)), device) for f in self._plain)) if compiled else None
 
     def _home(self, name: str) -> tuple[nn.Module, str]:
         module, _, leaf = name.rpartition(".")
@@ -63,8 +72,8 @@ class Autograd:
 
     def reset(self) -> None:
         """Forget the last client: buffers that do not travel are as they were at the start."""
-        for module, leaf, value in self._others:
-            module._buffers[leaf] = value.clone()
+        for module, leaf, own, value in self._others:
+            module._buffers[leaf] = own.copy_(value)  # in its place, which compiled programs know
 
     def _mode(self, train: bool) -> None:
         """Training or evaluating; what the user had put into evaluation mode stays there."""
@@ -81,7 +90,7 @@ class Autograd:
 
     def outputs(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool) -> Outputs:
         self._place(x, buffers, train)
-        return self._forward(batch)
+        return self._forward(self._plain, batch)
 
     def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
         """The module gets a client's parameters and buffers."""
@@ -91,24 +100,34 @@ class Autograd:
             module._buffers[leaf] = view
         self._mode(train)
 
-    def _forward(self, batch: Batch) -> Outputs:
+    def _forward(self, programs: Programs, batch: Batch) -> Outputs:
         given, named = arguments(self.model, inputs(batch.x, self.problem))
         with self.problem.casting(self._x.device):
-            return self.model(*given, **named)
+            return programs.model(*given, **named)
 
-    def _losses(self, batch: Batch, holds: list[bool]) -> list[Tensor]:
-        return self.problem.losses(self._forward(batch), batch, holds, self._named)
+    def _weighted(
+        self, outputs: Outputs, batch: Batch, holds: list[bool], held: list[int], omega: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """All losses, and the sum of those that count."""
+        losses = self.problem.losses(outputs, batch, holds, self._named)
+        every = torch.stack(losses)
+        some = every, omega
+        if len(held) < len(losses):  # zeros need no backward pass
+            some = torch.stack([losses[k] for k in held]), torch.stack([omega[k] for k in held])
+        # a product, not `grad_outputs`, whose first use imports a computer algebra system
+        return every.detach(), torch.dot(*some)
 
     def _tried(self, f: Callable[..., tuple[Tensor, Tensor, Tensor]], *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """What a function of losses gives: of compiled ones, or, where the compiler fails, of those that are not."""
+        """What a function of programs gives: of compiled ones, or, where the compiler fails, of those that are not."""
         if self._fast is not None:
             try:
+                next_step()
                 return f(self._fast, *arguments)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception:  # the compiler's; what is the model's own comes again
                 self._fast = None
-        return f(self._losses, *arguments)
+        return f(self._plain, *arguments)
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
@@ -116,21 +135,18 @@ class Autograd:
         return self._tried(self._grad, x, buffers, batch, omega, holds)
 
     def _grad(
-        self, losses_of: Losses, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
+        self, programs: Programs, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._place(x, buffers, True)
-        losses = losses_of(batch, holds)
+        outputs = self._forward(programs, batch)
         wanted = omega.tolist() if x.device == HOST else holds  # asking a GPU for numbers would stall it
         held = [k for k, hold in enumerate(holds) if hold and wanted[k]]
-        every = torch.stack(losses)
         if not held:
+            every = torch.stack(self.problem.losses(outputs, batch, holds, self._named))
             return torch.zeros_like(x), every.detach(), self._after(buffers)
-        # a product, not `grad_outputs`, whose first use imports a computer algebra system
-        some = every, omega
-        if len(held) < len(losses):  # zeros need no backward pass
-            some = torch.stack([losses[k] for k in held]), omega[held]
-        pieces = torch.autograd.grad(torch.dot(*some), self._params, materialize_grads=True)
-        return torch.cat([g.reshape(-1) for g in pieces]), every.detach(), self._after(buffers)
+        every, total = programs.weighted(outputs, batch, holds, held, omega)
+        pieces = torch.autograd.grad(total, self._params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in pieces]), every.clone(), self._after(buffers)
 
     def jacobian(
         self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], *, train: bool
@@ -138,10 +154,10 @@ class Autograd:
         return self._tried(self._jacobian, x, buffers, batch, holds, train)
 
     def _jacobian(
-        self, losses_of: Losses, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], train: bool
+        self, programs: Programs, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], train: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._place(x, buffers, train)
-        losses = losses_of(batch, holds)
+        losses = programs.losses(self._forward(programs, batch), batch, holds)
         rows = x.new_zeros(len(holds), len(x))
         for k in (k for k, hold in enumerate(holds) if hold):
             pieces = torch.autograd.grad(losses[k], self._params, retain_graph=True, materialize_grads=True)
@@ -177,22 +193,6 @@ class Autograd:
                 for name in self.problem.objectives[k].values
             ]
         )
-
-
-def _compiled(losses: Losses, device: torch.device) -> Losses:
-    """Losses by a compiled program; on a GPU, what lies between two looks at numbers is one launch.
-
-    What it gives lies in memory that the next call writes over.
-    """
-    if device.type != "cuda" or threading.current_thread() is not threading.main_thread():
-        return torch.compile(losses)  # torch's graphs are the main thread's
-    fast = torch.compile(losses, mode="reduce-overhead")
-
-    def begun(batch: Batch, holds: list[bool]) -> list[Tensor]:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch has no types here
-        return fast(batch, holds)
-
-    return begun
 
 
 def inputs(x: Nested, problem: Problem) -> Nested:

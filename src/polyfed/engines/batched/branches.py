@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_map
+from torch.utils._pytree import tree_map
 
 from polyfed.engines.batched.kernels.embedding import replace_embeddings
 from polyfed.engines.batched.kernels.recurrent import replace_recurrent
-from polyfed.engines.batched.stacked import Stacked
+from polyfed.engines.batched.stacked import Form, Stacked
 
 STREAMS = 16  # branches of a graph
 
@@ -53,11 +53,11 @@ class Branches(Stacked):
 
         return one
 
-    def _grads(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self._each(partial(super()._grads, spec), tensors)
+    def _grads(self, form: Form, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self._each(partial(super()._grads, form), tensors)
 
-    def _jacobians(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return self._each(partial(super()._jacobians, spec), tensors)
+    def _jacobians(self, form: Form, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self._each(partial(super()._jacobians, form), tensors)
 
     def _figures(self, program: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
         return self._each(partial(super()._figures, program), tensors)

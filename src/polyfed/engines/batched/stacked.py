@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch._functorch import config
 from torch.func import functional_call, vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from polyfed.client.compiled import own_code
 from polyfed.core.cachefolder import cache
 from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
@@ -34,6 +35,13 @@ from polyfed.engines.batched.kernels.recurrent import replace_recurrent, unrepla
 from polyfed.engines.batched.kernels.wide import replace_wide
 
 RECOMPUTED = 0.2  # of the bytes that a program keeps for its gradient stay, where memory is short
+
+
+class Form(NamedTuple):
+    """What a client's batch is like: how its tensors belong together, and their shapes."""
+
+    spec: TreeSpec
+    shapes: tuple[torch.Size, ...]
 
 
 class Stacked:
@@ -58,9 +66,8 @@ class Stacked:
         self._masks = replace_batch_norms(self.model)
         self._ties = _ties(self.model)
         compiled = compiled and not self._recurrent
-        self._fast: Callable[[Any], Any] = torch.compile if compiled else lambda f: f
-        self._eager = nullcontext if compiled else self.eager
-        self._shapes: list[tuple[TreeSpec, tuple[Callable[..., Any], ...]]] = []
+        self._compiled, self._eager = compiled, nullcontext if compiled else self.eager
+        self._known: list[tuple[Form, tuple[Callable[..., Any], ...]]] = []
 
     def attention(self) -> AbstractContextManager[None]:
         """Around programs: attention has a stacked form of its own."""
@@ -89,20 +96,27 @@ class Stacked:
         """What a client's program is for a stack of clients."""
         return vmap(f, in_dims=0, randomness="different")
 
-    def _flat(self, batch: Batch) -> tuple[TreeSpec, list[Tensor]]:
-        """A batch as a list of tensors, and what puts them together again."""
+    def _flat(self, batch: Batch) -> tuple[Form, list[Tensor]]:
+        """A client's batch as a list of tensors, and what puts them together again."""
         flat, spec = tree_flatten(tuple(batch))
-        return spec, flat
+        return Form(spec, tuple(t.shape for t in flat)), flat
 
-    def _programs(self, spec: TreeSpec) -> tuple[Callable[..., Any], ...]:
-        """The losses and the measurements of stacked batches of this structure, and those with a split's statistics."""
-        for known, programs in self._shapes:
-            if known == spec:
+    def _programs(self, form: Form) -> tuple[Callable[..., Any], ...]:
+        """The losses and the measurements of stacked batches of this form, and those with a split's statistics."""
+        for known, programs in self._known:
+            if known == form:
                 return programs
         every = self._losses, self._measured, self._measured_split
-        made = tuple(self._fast(self._together(partial(f, spec))) for f in every)
-        self._shapes.append((spec, made))
+        made = tuple(self._fast(self._together(partial(f, form)), f.__name__, form) for f in every)
+        self._known.append((form, made))
         return made
+
+    def _fast(self, program: Callable[..., Any], *about: Any) -> Callable[..., Any]:
+        """A program, compiled where that is asked for."""
+        if not self._compiled:
+            return program
+        sizes = [tuple(p.shape) for p in self.model.parameters()]
+        return torch.compile(own_code(program, type(self).__name__, sizes, *about))
 
     def _outputs(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Outputs, Tensor]:
         """What the module makes of a client's batch, and its buffers afterwards."""
@@ -141,41 +155,39 @@ class Stacked:
         for module in self._always:
             module.eval()
 
-    def _losses(
-        self, spec: TreeSpec, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        batch, params = self._batch(holds, spec, flat), self.problem.split(x)
+    def _losses(self, form: Form, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor) -> tuple[Tensor, Tensor]:
+        batch, params = self._batch(holds, form, flat), self.problem.split(x)
         out, after = self._outputs(x, buffers, batch)
         losses = torch.stack(self.problem.losses(out, batch, [True] * len(holds), params))
         return torch.where(holds > 0, losses, torch.zeros_like(losses)), after
 
     # a loss depends on its own client's parameters alone: the gradient of the sum over clients holds that of each
 
-    def _grads(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _grads(self, form: Form, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, omega, buffers, *batch = tensors
         with _backwards(self._kept):
             x = x.detach().requires_grad_()
-            losses, after = self._programs(spec)[0](x, buffers, *batch)
+            losses, after = self._programs(form)[0](x, buffers, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
         return g, losses.detach(), after.detach()
 
-    def _jacobians(self, spec: TreeSpec, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def _jacobians(self, form: Form, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, buffers, *batch = tensors
         with _backwards(self._kept):
             x = x.detach().requires_grad_()
-            losses, after = self._programs(spec)[0](x, buffers, *batch)
+            losses, after = self._programs(form)[0](x, buffers, *batch)
             totals = losses.sum(0)
             rows = [torch.autograd.grad(total, x, retain_graph=True)[0] for total in totals]
         return torch.stack(rows, 1), losses.detach(), after.detach()
 
-    def _measured(self, spec: TreeSpec, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
-        batch = self._batch(holds, spec, flat)
+    def _measured(self, form: Form, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor) -> Tensor:
+        batch = self._batch(holds, form, flat)
         return self._values(x, holds, self._outputs(x, buffers, batch)[0], batch)
 
     def _measured_split(
-        self, spec: TreeSpec, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor
+        self, form: Form, x: Tensor, buffers: Tensor, holds: Tensor, *flat: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        batch = self._batch(holds, spec, flat)
+        batch = self._batch(holds, form, flat)
         out, _ = self._outputs(x, buffers, batch)
         return self._values(x, holds, out, batch), *split_statistics(self.problem, out, batch, holds, x)
 
@@ -196,10 +208,10 @@ class Stacked:
         ]
         return torch.stack(values)
 
-    def _batch(self, holds: Tensor, spec: TreeSpec, flat: Sequence[Tensor]) -> Batch:
+    def _batch(self, holds: Tensor, form: Form, flat: Sequence[Tensor]) -> Batch:
         """A client's batch; targets of what it does not hold may be anything, NaN or a class of its own: a label takes
         their place, since the loss of 0 may be infinite."""
-        batch = Batch(*tree_unflatten(flat, spec))
+        batch = Batch(*tree_unflatten(flat, form.spec))
         named = dict(batch.targets)
         for k, name in enumerate(self.problem.names):
             if name in self._blanks and name in named:
@@ -210,30 +222,30 @@ class Stacked:
         self, x: Tensor, buffers: Tensor, omega: Tensor, holds: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(True)
-        spec, flat = self._flat(batch)
-        g, losses, after = self._call(partial(self._grads, spec), x, omega, buffers, holds, *flat)
+        form, flat = self._flat(batch)
+        g, losses, after = self._call(partial(self._grads, form), x, omega, buffers, holds, *flat)
         return g, losses, after
 
     def jacobian(
         self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch, train: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(train)
-        spec, flat = self._flat(batch)
-        J, losses, after = self._call(partial(self._jacobians, spec), x, buffers, holds, *flat)
+        form, flat = self._flat(batch)
+        J, losses, after = self._call(partial(self._jacobians, form), x, buffers, holds, *flat)
         return J, losses, after
 
     @torch.no_grad()
     def measure(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> Tensor:
         self._mode(False)
-        spec, flat = self._flat(batch)
-        (values,) = self._call(partial(self._figures, self._programs(spec)[1]), x, buffers, holds, *flat)
+        form, flat = self._flat(batch)
+        (values,) = self._call(partial(self._figures, self._programs(form)[1]), x, buffers, holds, *flat)
         return values
 
     @torch.no_grad()
     def measure_split(self, x: Tensor, buffers: Tensor, holds: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         self._mode(False)
-        spec, flat = self._flat(batch)
-        values, counts, moments = self._call(partial(self._figures, self._programs(spec)[2]), x, buffers, holds, *flat)
+        form, flat = self._flat(batch)
+        values, counts, moments = self._call(partial(self._figures, self._programs(form)[2]), x, buffers, holds, *flat)
         return values, counts, moments
 
 
@@ -283,8 +295,14 @@ def compiling() -> Iterator[None]:
     _keep_compiled()
     import torch._dynamo  # takes a second, where nothing else needs it
 
-    with warnings.catch_warnings(), torch._dynamo.config.patch(recompile_limit=256), _quiet(ADVISES):
+    with (
+        warnings.catch_warnings(),
+        _quiet(ADVISES),
+        torch._dynamo.config.patch(recompile_limit=256),
+        several_gradients(),
+    ):
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
+        warnings.filterwarnings("ignore", r"`torch\.jit", DeprecationWarning)  # of what torch itself imports
         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")  # which it looks at
         yield
 
@@ -317,16 +335,21 @@ def _keep_compiled() -> None:
 
 @contextmanager
 def _backwards(kept: float) -> Iterator[None]:
-    """Inside, gradients are taken, of one graph several times: compiled code keeps what it needs for that.
+    """Inside, gradients are taken, of one graph several times.
 
-    That setting is a thread's own, so that the gradients have to be taken in this one. kept: the part of the bytes that
-    a compiled program would keep by itself for its gradient.
+    kept: the part of the bytes that a compiled program would keep by itself for its gradient.
     """
-    with (
-        torch.enable_grad(),
-        torch.autograd.set_multithreading_enabled(False),
-        config.patch(donated_buffer=False, activation_memory_budget=kept),
-    ):
+    with torch.enable_grad(), several_gradients(), config.patch(activation_memory_budget=kept):
+        yield
+
+
+@contextmanager
+def several_gradients() -> Iterator[None]:
+    """Inside, a compiled program keeps what it needs for several gradients.
+
+    That setting is a thread's own, so that the gradients have to be taken in this one.
+    """
+    with torch.autograd.set_multithreading_enabled(False), config.patch(donated_buffer=False):
         yield
 
 

@@ -158,7 +158,7 @@ class Together:
 
     def _otherwise(self, group: Group, rest: slice, error: Exception) -> tuple[Iterator[Stack], int]:
         """What a work that cannot go so comes to: another way, when it is asked for again, or one by one."""
-        work, why = group.request.work, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        work, why = group.request.work, reason(error)
         if self.ways.refuse(work, why):
             return iter(()), rest.start
         if self.settings.compile and work in self.ways.refused:
@@ -425,6 +425,15 @@ class Together:
 
         about = partial(self.about, task.asked, len(task.clients))
         return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)
+
+
+def reason(error: BaseException) -> str:
+    """An error in a line, with the one that it comes from: a compiler's own first line says little."""
+    first = root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    said = [f"{type(one).__name__}: {(str(one).splitlines() or [''])[0]}" for one in (first, root)]
+    return said[0] if root is first else f"{said[0]}, by {said[1]}"
 
 
 def no_memory(error: BaseException | None) -> bool:

@@ -1,0 +1,169 @@
+"""Programs for the compiler: code of their own, and a loop's gradients that are those of compiled programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from polyfed import Objective, Problem
+from polyfed.client.compiled import own_code
+from polyfed.client.runner import Autograd
+from polyfed.core.problem import Batch
+from polyfed.engines.batched.stacked import Stacked, compiling
+from polyfed.models import Headed
+from small import small_problem
+
+HOST = torch.device("cpu")
+original = torch.compile
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[Any, ...]]]:
+    """The sizes of all inputs of each compiled graph, which then runs as it was taken down."""
+    from torch._dynamo.backends.debugging import aot_eager
+
+    found: list[list[tuple[Any, ...]]] = []
+
+    def backend(graph: Any, inputs: Any, **settings: Any) -> Any:
+        found.append([tuple(t.shape) if isinstance(t, Tensor) else (t,) for t in inputs])
+        return aot_eager(graph, inputs, **settings)
+
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=backend))
+    torch._dynamo.reset()
+    return found
+
+
+class Looking(nn.Module):
+    """A model that looks at its numbers, with batch statistics, two heads and a buffer that does not travel."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh())
+        self.layers = Headed(body, {name: nn.Linear(5, 3) for name in ("a", "b")})
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Any:
+        self.seen += 1
+        x = x / 2 if float(x.detach().max()) > 2 else x
+        return self.layers(x)
+
+
+def looking(autocast: bool = False) -> Problem:
+    torch.manual_seed(0)
+    return Problem(Looking(), [Objective(name, "cross-entropy") for name in ("a", "b")], autocast=autocast)
+
+
+def batch(rows: int, size: float = 1.0) -> Batch:
+    torch.manual_seed(rows)
+    targets = {name: torch.randint(0, 3, (rows,)) for name in ("a", "b")}
+    return Batch(size * torch.randn(rows, 6), targets, None, {}, {})
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("holds", [[True, True], [False, True]])
+def test_gradients_of_compiled_programs_are_the_same(holds: list[bool], autocast: bool, compiled: list[Any]) -> None:
+    problem = looking(autocast)
+    plain, fast = Autograd(problem), Autograd(problem, compiled=True)
+    x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
+    with compiling():
+        for some in (batch(8), batch(8, 10.0), batch(5)):  # a model that looks goes both ways
+            for omega in (torch.tensor([0.3, 0.7]), torch.tensor([0.0, 1.0]), torch.zeros(2)):
+                one, other = (of.grad(x, buffers, some, omega, holds) for of in (plain, fast))
+                torch.testing.assert_close(one, other)
+            one, other = (of.jacobian(x, buffers, some, holds, train=True) for of in (plain, fast))
+            torch.testing.assert_close(one, other)
+    assert fast._fast is not None
+    assert len(compiled) > 2
+
+
+def test_a_client_begins_with_buffers_as_they_were(compiled: list[Any]) -> None:
+    """In the same memory, as compiled programs know it."""
+    problem = looking()
+    fast = Autograd(problem, compiled=True)
+    x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
+    seen: Any = fast.model.get_buffer("seen")
+    with compiling():
+        fast.grad(x, buffers, batch(4), torch.ones(2), [True, True])
+    assert float(fast.model.get_buffer("seen")) == 1
+    fast.reset()
+    assert float(fast.model.get_buffer("seen")) == 0
+    assert fast.model.get_buffer("seen") is seen
+
+
+def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(graph: Any, inputs: Any) -> Any:
+        raise NotImplementedError("no such instruction")
+
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=failing))
+    torch._dynamo.reset()
+    problem = looking()
+    fast, plain = Autograd(problem, compiled=True), Autograd(problem)
+    x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
+    some = x, buffers, batch(4), torch.ones(2), [True, True]
+    with compiling():
+        torch.testing.assert_close(fast.grad(*some), plain.grad(*some))
+    assert fast._fast is None
+
+
+def test_an_error_of_the_model_is_the_models(compiled: list[Any]) -> None:
+    problem = looking()
+    fast = Autograd(problem, compiled=True)
+    some = batch(4)._replace(x=torch.randn(4, 7))
+    with compiling(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fast.grad(problem.initial()["x"].clone(), torch.zeros(len(problem.initial()["buffers"])), some, torch.ones(2),
+                  [True, True])  # fmt: skip
+
+
+def stacked_grad(problem: Problem, clients: int, rows: int) -> Tensor:
+    start = problem.initial()
+    x, buffers = (start[name].clone().expand(clients, -1).contiguous() for name in ("x", "buffers"))
+    images, ones = torch.randn(clients, rows, 4), torch.ones(clients, len(problem.names))
+    left, right = torch.randint(0, 2, (2, clients, rows))
+    operators = Stacked(problem, HOST, True, {})
+
+    def one(x: Tensor, buffers: Tensor, omega: Tensor, images: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        some = Batch(images, {"left": left, "right": right}, torch.ones(rows), {}, {})
+        return operators.grad(x, buffers, omega, omega, some)[0]
+
+    with compiling():
+        found: Tensor = vmap(one)(x, buffers, ones, images, left, right)
+    return found
+
+
+def of_width(width: int) -> Problem:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, width), nn.Tanh())
+    heads = {name: nn.Linear(width, 2) for name in ("left", "right")}
+    problem = Problem(Headed(body, heads), [Objective(name, "cross-entropy") for name in heads])
+    assert problem.dims  # as an engine has asked: the compiler of Python 3.11 cannot follow the first look
+    return problem
+
+
+def test_another_models_sizes_do_not_vary(compiled: list[list[tuple[Any, ...]]]) -> None:
+    """torch takes sizes for variables that differ between two calls of one code; kernels of ours know theirs."""
+    for width, rows in ((3, 5), (4, 5), (5, 6), (5, 7)):
+        assert stacked_grad(of_width(width), 2, rows).abs().sum() > 0
+    assert len(compiled) == 4
+    assert all(isinstance(size, int) for graph in compiled for shape in graph for size in shape)
+
+
+def test_the_number_of_clients_may_vary(compiled: list[list[tuple[Any, ...]]]) -> None:
+    for clients in (2, 3, 4, 5):
+        stacked_grad(of_width(3), clients, 5)
+    symbols = {str(size) for shape in compiled[-1] for size in shape if not isinstance(size, int)}
+    assert len(compiled) == 2 + len([g for g in compiled[2:] if g])
+    assert len(symbols) <= 1
+
+
+def test_code_is_its_own_and_says_what_it_is_for() -> None:
+    f, g, h = (own_code(small_problem, *about) for about in ((1, "a"), (1, "a"), (2, "a")))
+    codes = [one.__code__ for one in (f, g, h)]
+    assert codes[0] is not codes[1]
+    assert codes[0].co_name == codes[1].co_name != codes[2].co_name
+    assert f().names == small_problem().names
