@@ -19,7 +19,8 @@ from polyfed.core.errors import BadInput
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
-from polyfed.engines.batched.together import reason
+from polyfed.engines.batched.stacked import Stacked
+from polyfed.engines.batched.together import Together, reason
 from polyfed.engines.batched.ways import Settings, Ways
 from small import small_federation, small_problem, vector
 
@@ -257,26 +258,33 @@ def test_what_cannot_be_stacked_is_recorded_where_it_can_be(
 def test_what_can_be_neither_goes_one_after_another_compiled(
     ends: Exception, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As compiled by torch without the code that it would write."""
-    compiled: list[Any] = []
+    """As compiled by torch without the code that it would write; the model, too, though it could not be stacked."""
+    from torch._dynamo.backends.debugging import aot_eager
 
     class Program:
         def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
             program(*arguments)
             raise ends
 
-    def compile(f: Any, **_: Any) -> Any:
-        compiled.append(f)
-        return original(f, backend="aot_eager")
+    def backend(graph: Any, inputs: Any, **settings: Any) -> Any:
+        graphs.append(str(graph.graph))
+        return aot_eager(graph, inputs, **settings)
 
-    original = torch.compile
+    def one_after_another(self: Together, *about: Any) -> None:
+        graphs.clear()
+        singly(self, *about)
+
+    graphs: list[str] = []
+    original, singly, init = torch.compile, Together._go_singly, Stacked.__init__
     plain = vector(run("local", method))
     record_with(Program, monkeypatch, compile=True)
-    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=backend))
+    monkeypatch.setattr(Together, "_go_singly", one_after_another)
+    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _, *more: init(s, problem, device, True, *more))
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         result = run({"name": "batched", "device": "cpu"}, method)
-    assert compiled
+    assert any("linear" in graph for graph in graphs)
     assert torch.allclose(vector(result), plain, atol=1e-6)
     said = [text for text in result.summary["choices"] if "one client after another" in text]
     work = {"fedavg": ["sgd"], "fedcmoo": ["jacobian", "sgd"]}[method]

@@ -175,6 +175,7 @@ class Together:
         by side without a recording."""
         work = request.work
         self._one_by_one[work] = why
+        torch.compiler.reset()  # it leaves out for good what has failed under vmap: the model's forward
         said = f"The work {work!r} goes one client after another, compiled: it cannot be stacked"
         said += f" ({clipped(self.ways.refused[work], 100)}), nor recorded ({clipped(why, 100)})."
         self._choices.make("graph", self.about(request, 0), False, said, lasting=False)
@@ -238,7 +239,7 @@ class Together:
 
     def _compiling(self) -> AbstractContextManager[None]:
         """Inside, programs may be compiled."""
-        return compiling() if self.settings.device.type == "cuda" else nullcontext()
+        return compiling() if self.settings.compile else nullcontext()
 
     # together
 
