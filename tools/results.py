@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 
 from polyfed.reproduce.driving import code_notes, driven_cells
-from polyfed.reproduce.item import chosen, items, papers
+from polyfed.reproduce.item import Item, chosen, items, papers
 from polyfed.reproduce.page import write_pages
-from polyfed.reproduce.record import FILE, known, read_record, record_path
+from polyfed.reproduce.record import FILE, Record, joined, known, read_record, record_path
 from polyfed.reproduce.running import How, collect, folder_of
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def take(runs: Path, records: Path) -> None:
-    """Put the records of local runs in place, made anew from the runs; one with fewer cells replaces none with more.
+    """Put the records of local runs in place, made anew from the runs; whole ones with what the old record has besides.
 
     Args:
         runs: the folder of all items.
@@ -51,10 +51,19 @@ def take(runs: Path, records: Path) -> None:
                     print(said)
             failed = read_record(folder_of(item, how) / FILE).failed
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
-            before = len(read_record(path).cells) if path.is_file() else 0
-            if record.cells and len(record.cells) >= before:
+            if record.cells and not quick and path.is_file() and record.changes == read_record(path).changes:
+                record = joined(_of_today(read_record(path), item), record)
+            if record.cells:
                 record.write(path)
                 print(f"{path.relative_to(records)}: {len(record.cells)} of {record.wanted} cells")
+
+
+def _of_today(record: Record, item: Item) -> Record:
+    """A record without the rows that its item has no more."""
+    rows = {(grid.name, row.label) for grid in item.grids for row in grid.rows}
+    record.cells = [cell for cell in record.cells if (cell.grid, cell.row) in rows]
+    record.curves = [curve for curve in record.curves if (curve.grid, curve.row) in rows]
+    return record
 
 
 def write(folder: Path) -> None:

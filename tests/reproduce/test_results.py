@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from made_papers import use_made_papers
@@ -16,7 +17,19 @@ from polyfed.reproduce.claims import telling
 from polyfed.reproduce.drawing import figures_of
 from polyfed.reproduce.item import chosen, items, papers
 from polyfed.reproduce.page import state_of
-from polyfed.reproduce.record import known, read_record, record_path, shipped
+from polyfed.reproduce.record import (
+    Curve,
+    Failed,
+    Figures,
+    Made,
+    Record,
+    joined,
+    known,
+    mean_curve,
+    read_record,
+    record_path,
+    shipped,
+)
 from polyfed.reproduce.running import How, run_item
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +101,38 @@ def test_what_failed_stays_known_when_records_are_taken(tmp_path: Path, monkeypa
     run_item(item, How(jobs=1))
     tool.take(Path("runs/reproduce"), records)
     assert read_record(record_path(records, item, "full")).failed == []
+
+
+def record_of(seeds: range, date: str, value: float = 0.0, x: int = 4) -> Record:
+    """A record of one row, with a curve."""
+    runs = [([0.0, 1.0, 2.0, float(x)], [seed + value, 2.0 * seed, seed**2, 1.0]) for seed in seeds]
+    mean = mean_curve(runs, 60)
+    assert mean is not None
+    cells = [Figures("g", "a", seed, {"m": seed + value}) for seed in seeds]
+    failed = [Failed("g", "a", 9, "why")]
+    made = [Made("2 cores", date, "1.0", len(seeds))]
+    return Record("p", "i", "full", 9, made, cells, [Curve("g", "a", "loss", "test", "round", *mean)], failed)
+
+
+def test_two_records_together_are_that_of_all_cells() -> None:
+    found, whole = joined(record_of(range(3, 5), "a"), record_of(range(3), "b")), record_of(range(5), "c")
+    assert found.cells == whole.cells
+    assert found.failed == whole.failed
+    assert [(one.date, one.cells) for one in found.made] == [("a", 2), ("b", 3)]
+    for one, other in zip(found.curves, whole.curves, strict=True):
+        np.testing.assert_allclose(np.array([one.mean, one.std], float), np.array([other.mean, other.std], float))
+        assert (one.x, one.row) == (other.x, other.row)
+
+
+def test_what_was_run_again_counts_once_and_other_curves_are_not_mixed() -> None:
+    again = joined(record_of(range(3), "a"), record_of(range(2, 4), "b", 0.5))
+    assert {cell.seed: cell.values["m"] for cell in again.cells} == {0: 0, 1: 1, 2: 2.5, 3: 3.5}
+    assert [(one.date, one.cells) for one in again.made] == [("a", 2), ("b", 2)]
+    assert again.curves == record_of(range(2, 4), "b", 0.5).curves
+    few, many = record_of(range(2), "a"), record_of(range(2, 5), "b", x=5)
+    assert joined(few, many).curves == joined(many, few).curves == many.curves
+    done = joined(record_of(range(2), "a"), record_of(range(9, 10), "b"))
+    assert done.failed == []
 
 
 def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

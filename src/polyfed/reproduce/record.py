@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,64 @@ def known(item: Item, folder: Path | None = None) -> list[Record]:
     """
     paths = [record_path(folder or shipped(), item, mode) for mode in ("full", "quick")]
     return [read_record(path) for path in paths if path.is_file()]
+
+
+def joined(old: Record, new: Record) -> Record:
+    """What two records have together; of a cell that both have, the new one's.
+
+    Curves, which are means, are pooled where both were evaluated at the same places; else that of more seeds stays.
+
+    Args:
+        old: a record.
+        new: a later one of the same item.
+    """
+    again = {_place(cell) for cell in new.cells}
+    kept = [cell for cell in old.cells if _place(cell) not in again]
+    found = replace(new, cells=sorted([*kept, *new.cells], key=_place), made=[*_fewer(old.made, len(kept)), *new.made])
+    found.curves = _pooled(old, new) if len(kept) == len(old.cells) else new.curves
+    done, failed = {*map(_place, found.cells)}, {_place(one): one for one in (*old.failed, *new.failed)}
+    found.failed = [one for place, one in failed.items() if place not in done]
+    return found
+
+
+def _place(one: Figures | Failed) -> tuple[str, str, int]:
+    return one.grid, one.row, one.seed
+
+
+def _fewer(made: Sequence[Made], cells: int) -> list[Made]:
+    """Where and when, of so many of the cells: the latest ones."""
+    found = []
+    for one in sorted(made, key=lambda one: one.date, reverse=True):
+        if taken := min(one.cells, cells):
+            found.append(replace(one, cells=taken))
+            cells -= taken
+    return found[::-1]
+
+
+def _pooled(old: Record, new: Record) -> list[Curve]:
+    """The curves of two records that share no cell."""
+    found = {_key(curve): curve for curve in old.curves}
+    for curve in new.curves:
+        past = found.get(_key(curve))
+        counts = [sum((c.grid, c.row) == (curve.grid, curve.row) for c in of.cells) for of in (old, new)]
+        if past is not None and list(past.x) == list(curve.x):
+            found[_key(curve)] = _mean(past, curve, *counts)
+        elif past is None or counts[1] > counts[0]:
+            found[_key(curve)] = curve
+    return list(found.values())
+
+
+def _key(curve: Curve) -> tuple[str, ...]:
+    return curve.grid, curve.row, curve.of, curve.split, curve.clock
+
+
+def _mean(one: Curve, other: Curve, n: int, m: int) -> Curve:
+    """The mean and the standard deviation of n and m runs together."""
+    means, stds = (np.array([[np.nan if y is None else y for y in ys] for ys in pair], dtype=float) for pair in
+                   ((one.mean, other.mean), (one.std, other.std)))  # fmt: skip
+    mean = (n * means[0] + m * means[1]) / (n + m)
+    squares = (n - 1) * stds[0] ** 2 + (m - 1) * stds[1] ** 2 + n * m / (n + m) * (means[0] - means[1]) ** 2
+    return replace(one, mean=mean.tolist(), std=np.sqrt(squares / max(n + m - 1, 1)).tolist())
 
 
 def mean_curve(runs: Iterable[tuple[Sequence[float], Sequence[float]]], most: int) -> tuple[Any, Any, Any] | None:
