@@ -65,6 +65,21 @@ def test_quick_is_smaller_and_apart() -> None:
 
 
 @pytest.mark.usefixtures("toy")
+def test_a_run_without_what_is_measured_leaves_the_others_alone() -> None:
+    (item,) = chosen("toy-paper/table1")
+    whole = run_item(item, How(quick=True, jobs=1))
+    some = sorted(folder_of(item, How(quick=True)).glob("*/*/metrics.jsonl"))[0]
+    lines = [json.loads(line) | {"losses": {}} for line in some.read_text().splitlines()]
+    some.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = collect(item, How(quick=True))
+    assert len(found.cells) == len(whole.cells) - 1
+    assert (found.wanted, found.whole) == (whole.wanted, False)
+    (failed,) = found.failed
+    assert failed.why.startswith("No evaluation has 'mean.loss'.")
+    assert (failed.grid, failed.row, failed.seed) in {(one.grid, one.row, one.seed) for one in whole.cells}
+
+
+@pytest.mark.usefixtures("toy")
 def test_a_function_computes_cells(capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = chosen("toy-paper/fig1")
     record = run_item(item, How(jobs=1))

@@ -192,11 +192,17 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
     changes = [] if all(grid.driver for grid in item.grids) else list(how.changes)  # no driver knows them
     record = Record(item.paper, item.name, how.mode, 0, changes=changes)
     made: dict[tuple[str, str, str], int] = {}
+    unmeasured: list[Failed] = []
     for grid in item.grids:
         out = folder_of(item, how) / grid.name
         curves: dict[tuple[str, str, str, str], list[Any]] = {}
-        for path, found in _finished(item, grid, how, out):
+        for cell, path in _cells(item, grid, how, out):
             record.wanted += 1
+            try:
+                found = _figures(item, grid, cell, path, how.quick)
+            except BadInput as error:  # of this run alone: the others' figures are worth as much
+                unmeasured.append(Failed(grid.name, cell.row, cell.seed, str(error)))
+                continue
             if found is None:
                 continue
             figures, drawn = found
@@ -210,23 +216,27 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
                 record.curves.append(Curve(grid.name, row, of, split, clock, *mean))
     record.made = [Made(*key, cells=n) for key, n in made.items()]
     done = {(cell.grid, cell.row, cell.seed) for cell in record.cells}
-    record.failed = [one for one in failed if (one.grid, one.row, one.seed) not in done]
+    every = {(one.grid, one.row, one.seed): one for one in (*failed, *unmeasured)}
+    record.failed = [one for place, one in every.items() if place not in done]
     return record
 
 
 Drawn = dict[tuple[str, str, str], tuple[list[float], list[float]]]  # by path, split and clock
 
 
-def _finished(item: Item, grid: Grid, how: How, out: Path) -> Iterator[tuple[Path, tuple[Figures, Drawn] | None]]:
-    """Where each cell is, and what it has come to; None where it is not finished."""
+def _cells(item: Item, grid: Grid, how: How, out: Path) -> Iterator[tuple[Cell | Driven, Path]]:
+    """The cells of a grid, and where each is."""
     if grid.driver:
-        for driven in driven_cells(item, grid, how.quick):
-            path = file_of(out, driven)
-            yield path, _of_driver(item, grid, driven, path) if path.is_file() else None
+        yield from ((cell, file_of(out, cell)) for cell in driven_cells(item, grid, how.quick))
     else:
-        for cell in cells_of(item, grid, how.quick, how.changes).cells:
-            path = out / cell.name
-            yield path, _of_run(item, grid, cell, path, how.quick) if (path / "result.json").is_file() else None
+        yield from ((cell, out / cell.name) for cell in cells_of(item, grid, how.quick, how.changes).cells)
+
+
+def _figures(item: Item, grid: Grid, cell: Cell | Driven, path: Path, quick: bool) -> tuple[Figures, Drawn] | None:
+    """What a cell has come to; None where it is not finished."""
+    if isinstance(cell, Driven):
+        return _of_driver(item, grid, cell, path) if path.is_file() else None
+    return _of_run(item, grid, cell, path, quick) if (path / "result.json").is_file() else None
 
 
 def _of_run(item: Item, grid: Grid, cell: Cell, path: Path, quick: bool) -> tuple[Figures, Drawn]:
