@@ -228,7 +228,8 @@ def alone(others: int = 0) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     (folder / f"{os.getpid()}.ready").touch()
     until = time.monotonic() + PATIENCE
-    while len(list(folder.glob("*.ready"))) <= others and time.monotonic() < until:
+    recent = time.time() - 2 * PATIENCE  # those of an earlier call do not count
+    while sum(p.stat().st_mtime > recent for p in folder.glob("*.ready")) <= others and time.monotonic() < until:
         time.sleep(0.2)
     with FileLock(folder / "lock"):
         yield

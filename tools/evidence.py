@@ -12,7 +12,6 @@ ITEM:GRID is one grid of an item.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import multiprocessing
 import os
@@ -99,8 +98,10 @@ class Runner:
             return why
         _borrow([one.cell], place, self.out / one.item.paper)
         if not (place / one.cell.name / "result.json").is_file():
-            eager = {"compile": False} if one.cell.settings["rounds"] < self.compiled_from else {}
-            one.cell.settings["engine"] = {**one.cell.settings["engine"], **self.engine, **eager}
+            engine = {**one.cell.settings["engine"], **self.engine}
+            if engine["name"] == "batched" and one.cell.settings["rounds"] < self.compiled_from:
+                engine["compile"] = False
+            one.cell.settings["engine"] = engine
             self.load.begin()
             name = f"{one.item.paper}-{one.item.name}"
             found = run_cell(place, name, one.cell, load=self.load, callbacks=[Teller(one.cell, self.told)])
@@ -173,9 +174,8 @@ def main() -> None:
     items = {item.key: item for name in (*fast, *slow) for item in chosen(name.partition(":")[0])}
     for item in items.values():
         how = How(out=asked.out)
-        with contextlib.suppress(Exception):
-            if folder_of(item, how).is_dir():
-                collect(item, how).write(folder_of(item, how) / FILE)
+        if folder_of(item, how).is_dir():
+            collect(item, how).write(folder_of(item, how) / FILE)
     if asked.pack:
         print(f"pack: {write_pack(asked.out, asked.pack)}", file=sys.stderr)
 

@@ -9,13 +9,16 @@ Figures are drawn when the site is built (docs/_ext/polyfed_results.py), from th
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from polyfed.reproduce.driving import code_notes, driven_cells
-from polyfed.reproduce.item import Item, chosen, items, papers
+from polyfed.reproduce.driving import Driven, code_notes, driven_cells
+from polyfed.reproduce.grids import cells_of
+from polyfed.reproduce.item import Grid, Item, chosen, items, papers
 from polyfed.reproduce.page import write_pages
 from polyfed.reproduce.record import FILE, Record, joined, known, read_record, record_path
 from polyfed.reproduce.running import How, collect, folder_of
+from polyfed.study.cells import Cell
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "results"
@@ -51,19 +54,32 @@ def take(runs: Path, records: Path) -> None:
                     print(said)
             failed = read_record(folder_of(item, how) / FILE).failed
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
-            if record.cells and not quick and path.is_file() and record.changes == read_record(path).changes:
-                record = joined(_of_today(read_record(path), item), record)
+            past = read_record(path) if path.is_file() else None
+            own = len(record.cells)
+            if past is not None and not quick and record.changes == past.changes:
+                record = joined(_of_today(past, item), record) if own else record
+            elif past is not None and own < len(past.cells):
+                continue  # what is quick, or of changed settings, is whole or not taken
             if record.cells:
                 record.write(path)
-                print(f"{path.relative_to(records)}: {len(record.cells)} of {record.wanted} cells")
+                kept = f", {len(record.cells) - own} of them as they were" if len(record.cells) > own else ""
+                print(f"{path.relative_to(records)}: {len(record.cells)} of {record.wanted} cells{kept}")
 
 
 def _of_today(record: Record, item: Item) -> Record:
-    """A record without the rows that its item has no more."""
-    rows = {(grid.name, row.label) for grid in item.grids for row in grid.rows}
-    record.cells = [cell for cell in record.cells if (cell.grid, cell.row) in rows]
+    """A record without the rows and seeds that its item has no more.
+
+    Settings and code of a row are not looked at: where they have changed, its figures have to be deleted by hand.
+    """
+    places = {(grid.name, cell.row, cell.seed) for grid in item.grids for cell in _cells(item, grid)}
+    rows = {place[:2] for place in places}
+    record.cells = [cell for cell in record.cells if (cell.grid, cell.row, cell.seed) in places]
     record.curves = [curve for curve in record.curves if (curve.grid, curve.row) in rows]
     return record
+
+
+def _cells(item: Item, grid: Grid) -> Sequence[Cell | Driven]:
+    return driven_cells(item, grid, False) if grid.driver else cells_of(item, grid, False).cells
 
 
 def write(folder: Path) -> None:

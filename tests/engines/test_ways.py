@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, train
 from polyfed.core.choices import Choices
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, reason
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
 from polyfed.engines.batched.stacked import Stacked
-from polyfed.engines.batched.together import Together, reason
+from polyfed.engines.batched.together import Together
 from polyfed.engines.batched.ways import Settings, Ways
 from small import small_federation, small_problem, vector
 
@@ -209,9 +209,9 @@ def branching() -> Problem:
     return Problem(Branching(), [Objective("left", "cross-entropy")])
 
 
-def run(engine: Any, method: str = "fedavg") -> Any:
+def run(engine: Any, method: str = "fedavg", **more: Any) -> Any:
     algorithm = {"name": method, "lr": 0.1, "local_steps": 2, "batch_size": 8}
-    return train(branching(), small_federation(), algorithm, rounds=2, engine=engine)
+    return train(branching(), small_federation(), algorithm, rounds=2, engine=engine, **more)
 
 
 def test_what_cannot_be_stacked_goes_in_branches_without_a_warning() -> None:
@@ -271,7 +271,8 @@ def test_what_can_be_neither_goes_one_after_another_compiled(
         return aot_eager(graph, inputs, **settings)
 
     def one_after_another(self: Together, *about: Any) -> None:
-        graphs.clear()
+        if not self._looks:
+            graphs.clear()
         singly(self, *about)
 
     graphs: list[str] = []
@@ -283,13 +284,17 @@ def test_what_can_be_neither_goes_one_after_another_compiled(
     monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _, *more: init(s, problem, device, True, *more))
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        result = run({"name": "batched", "device": "cpu"}, method)
+        result = run({"name": "batched", "device": "cpu"}, method, evaluate={"splits": ["train"]})
     assert any("linear" in graph for graph in graphs)
     assert torch.allclose(vector(result), plain, atol=1e-6)
     said = [text for text in result.summary["choices"] if "one client after another" in text]
     work = {"fedavg": ["sgd"], "fedcmoo": ["jacobian", "sgd"]}[method]
     assert sorted(text.partition("'")[2].partition("'")[0] for text in said) == work
-    assert all("compiled: it cannot be stacked (" in text and str(ends) in text for text in said)
+    assert all("compiled: it cannot be stacked (" in text for text in said)
+    assert str(ends) in said[0]
+    (measuring,) = [text for text in result.summary["choices"] if "'evaluate' goes" in text]
+    assert "in branches" in measuring  # no gradients, and so no reason to compile a client alone
+    assert all("nor recorded (as another work of this model)" in text for text in said[1:])
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])

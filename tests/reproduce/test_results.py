@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -121,18 +122,32 @@ def test_two_records_together_are_that_of_all_cells() -> None:
     assert [(one.date, one.cells) for one in found.made] == [("a", 2), ("b", 3)]
     for one, other in zip(found.curves, whole.curves, strict=True):
         np.testing.assert_allclose(np.array([one.mean, one.std], float), np.array([other.mean, other.std], float))
-        assert (one.x, one.row) == (other.x, other.row)
+        assert (one.x, one.row, one.runs) == (other.x, other.row, 5)
 
 
 def test_what_was_run_again_counts_once_and_other_curves_are_not_mixed() -> None:
     again = joined(record_of(range(3), "a"), record_of(range(2, 4), "b", 0.5))
     assert {cell.seed: cell.values["m"] for cell in again.cells} == {0: 0, 1: 1, 2: 2.5, 3: 3.5}
     assert [(one.date, one.cells) for one in again.made] == [("a", 2), ("b", 2)]
-    assert again.curves == record_of(range(2, 4), "b", 0.5).curves
+    assert again.curves == [replace(record_of(range(3), "a").curves[0], runs=3)]
     few, many = record_of(range(2), "a"), record_of(range(2, 5), "b", x=5)
-    assert joined(few, many).curves == joined(many, few).curves == many.curves
+    assert joined(few, many).curves == joined(many, few).curves == [replace(many.curves[0], runs=3)]
     done = joined(record_of(range(2), "a"), record_of(range(9, 10), "b"))
     assert done.failed == []
+
+
+def test_records_taken_twice_are_as_taken_once() -> None:
+    """Numbers of a file are rounded, those of a run are not; a row that nobody ran again keeps its curve."""
+    old, new = record_of(range(2), "a", x=1234567), record_of(range(2, 4), "b", x=1234567)
+    old.cells.append(Figures("g", "other", 0, {"m": 1.0}))
+    old.curves.append(Curve("g", "other", "loss", "test", "round", [0.0], [1.0], [0.0]))
+    once = joined(old, new)
+    twice = joined(once, new)
+    assert once.curves == twice.curves
+    assert [(curve.row, curve.runs) for curve in twice.curves] == [("a", 4), ("other", 1)]
+    old.curves[0] = replace(old.curves[0], x=[0, 1, 2, 1234600])
+    assert joined(old, new).curves[0].runs == 4
+    assert joined(once, record_of(range(4), "c", 1.0, x=1234567)).curves[0].mean[0] == 2.5
 
 
 def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

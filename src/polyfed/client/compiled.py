@@ -38,7 +38,7 @@ def replayed(f: Program, device: torch.device) -> Program:
     What it gives lies in memory that the next call after `next_step` writes over.
     """
     if device.type != "cuda" or threading.current_thread() is not threading.main_thread():
-        return torch.compile(f)  # torch's graphs are the main thread's
+        return torch.compile(f)  # torch's graphs belong to one thread
     return torch.compile(f, mode="reduce-overhead")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -18,7 +20,7 @@ from polyfed.client.kept import Kept
 from polyfed.client.memory import Job, Memory
 from polyfed.client.tracebacks import keep_traceback
 from polyfed.core.client import Client, ClientState, all_finite
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, reason
 from polyfed.core.federation import Federation, Index
 from polyfed.core.interrupt import may_go_on
 from polyfed.core.keys import client_key, common_key, key, other, permutation
@@ -60,11 +62,13 @@ class Autograd:
         self._params = list(self._named.values())
         self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
         others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
-        every = ((*self._home(name), self.model.get_buffer(name)) for name in others)
+        every = ((*self._home(name), self.model.get_buffer(name).contiguous().clone()) for name in others)
         self._others = [(module, leaf, own, own.clone()) for module, leaf, own in every]
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._plain = Programs(self.model, partial(problem.losses, params=self._named), self._weighted)
-        self._fast = Programs(*(replayed(own_code(f, id(self)), device) for f in self._plain)) if compiled else None
+        self._fast: Programs | None = None  # compiled after a first gradient that is not
+        self._compiled, self._worked = compiled, False
+        self._set()
 
     def _home(self, name: str) -> tuple[nn.Module, str]:
         module, _, leaf = name.rpartition(".")
@@ -72,8 +76,14 @@ class Autograd:
 
     def reset(self) -> None:
         """Forget the last client: buffers that do not travel are as they were at the start."""
-        for module, leaf, own, value in self._others:
-            module._buffers[leaf] = own.copy_(value)  # in its place, which compiled programs know
+        for _, _, own, value in self._others:
+            own.copy_(value)  # in its place, which compiled programs know
+        self._set()
+
+    def _set(self) -> None:
+        """A forward may have put others in the place of buffers that do not travel."""
+        for module, leaf, own, _ in self._others:
+            module._buffers[leaf] = own
 
     def _mode(self, train: bool) -> None:
         """Training or evaluating; what the user had put into evaluation mode stays there."""
@@ -117,22 +127,57 @@ class Autograd:
         # a product, not `grad_outputs`, whose first use imports a computer algebra system
         return every.detach(), torch.dot(*some)
 
-    def _tried(self, f: Callable[..., tuple[Tensor, Tensor, Tensor]], *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _tried(self, name: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         """What a function of programs gives: of compiled ones, or, where the compiler fails, of those that are not."""
-        if self._fast is not None:
-            try:
-                next_step()
-                return f(self._fast, *arguments)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception:  # the compiler's; what is the model's own comes again
-                self._fast = None
-        return f(self._plain, *arguments)
+        f: Callable[..., tuple[Tensor, Tensor, Tensor]] = getattr(self, name)
+        if not self._compiled:
+            return f(self._plain, *arguments)
+        if self._fast is None:
+            kept = _tensors(self.model)
+            found = f(self._plain, *arguments)
+            self._fast = self._made(replays=_tensors(self.model) == kept)
+            return found
+        before = None if self._worked else self._state()
+        try:
+            next_step()
+            found = f(self._fast, *arguments)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return self._without(error, before, name, *arguments)
+        self._worked = True
+        return found
+
+    def _made(self, replays: bool) -> Programs:
+        """Compiled programs; replayed ones only of a module that keeps no tensor of a step, as they write over it."""
+        number, how = next(NUMBERS), replayed if replays else _compiled
+        return Programs(*(how(own_code(f, number, i), self._x.device) for i, f in enumerate(self._plain)))
+
+    def _state(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What a step changes beside its arguments: generators, and buffers that do not travel."""
+        return _drawn(self._x.device), [module.get_buffer(leaf).clone() for module, leaf, _, _ in self._others]
+
+    def _without(self, error: Exception, before: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by programs that are not compiled, of a module that the failure has not touched.
+
+        An error of the model's or of a client comes again, and says nothing of the compiler.
+        """
+        twin = Autograd(self.problem, self._x.device)
+        draws, buffers = before or self._state()
+        _draw_again(draws, self._x.device)
+        for (_, _, own, _), value in zip(twin._others, buffers, strict=True):
+            own.copy_(value)
+        twin._set()
+        found: tuple[Tensor, Tensor, Tensor] = getattr(twin, name)(twin._plain, *arguments)
+        warnings.warn(f"Work of one client after another is not compiled any more: {reason(error)}", RuntimeWarning,
+                      stacklevel=2)  # fmt: skip
+        vars(self).update(vars(twin))
+        return found
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return self._tried(self._grad, x, buffers, batch, omega, holds)
+        return self._tried("_grad", x, buffers, batch, omega, holds)
 
     def _grad(
         self, programs: Programs, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
@@ -151,7 +196,7 @@ class Autograd:
     def jacobian(
         self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], *, train: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return self._tried(self._jacobian, x, buffers, batch, holds, train)
+        return self._tried("_jacobian", x, buffers, batch, holds, train)
 
     def _jacobian(
         self, programs: Programs, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], train: bool
@@ -193,6 +238,30 @@ class Autograd:
                 for name in self.problem.objectives[k].values
             ]
         )
+
+
+NUMBERS = count()  # of compiled programs
+
+
+def _compiled(f: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    return torch.compile(f)
+
+
+def _tensors(model: nn.Module) -> dict[tuple[str, str], int]:
+    """Which tensors a module keeps, by their places, in buffers or as attributes."""
+    kept = ((at, {**module._buffers, **vars(module)}) for at, module in model.named_modules())
+    return {(at, name): id(t) for at, table in kept for name, t in table.items() if isinstance(t, Tensor)}
+
+
+def _drawn(device: torch.device) -> list[Tensor]:
+    """How far the generators of the host and the device are."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _draw_again(draws: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(draws[0])
+    for state in draws[1:]:
+        torch.cuda.set_rng_state(state, device)
 
 
 def inputs(x: Nested, problem: Problem) -> Nested:

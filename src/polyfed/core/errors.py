@@ -75,3 +75,12 @@ def nearest(word: str, words: Iterable[str]) -> str:
     some = ", ".join(known)
     listed = f"{some}." if len(some) <= CHOICES else f"{some[:CHOICES].rpartition(',')[0]}, ..."
     return f" Known: {listed}" if known else ""
+
+
+def reason(error: BaseException) -> str:
+    """An error in a line, with the one that it comes from: a compiler's own first line says little."""
+    first = root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    said = [f"{type(one).__name__}: {(str(one).splitlines() or [''])[0]}" for one in (first, root)]
+    return said[0] if root is first else f"{said[0]}, by {said[1]}"

@@ -67,6 +67,7 @@ class Curve:
     x: Sequence[float]
     mean: Sequence[float | None]
     std: Sequence[float | None]
+    runs: int = 0  # that the mean is of; 0 in older records: all of the row
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,8 @@ def known(item: Item, folder: Path | None = None) -> list[Record]:
 def joined(old: Record, new: Record) -> Record:
     """What two records have together; of a cell that both have, the new one's.
 
-    Curves, which are means, are pooled where both were evaluated at the same places; else that of more seeds stays.
+    Curves, which are means, are pooled where the two share no run of a row; else that of more runs stays. Whether both
+    are of the same settings and the same code is for the caller to know.
 
     Args:
         old: a record.
@@ -171,7 +173,7 @@ def joined(old: Record, new: Record) -> Record:
     again = {_place(cell) for cell in new.cells}
     kept = [cell for cell in old.cells if _place(cell) not in again]
     found = replace(new, cells=sorted([*kept, *new.cells], key=_place), made=[*_fewer(old.made, len(kept)), *new.made])
-    found.curves = _pooled(old, new) if len(kept) == len(old.cells) else new.curves
+    found.curves = _together(old, new)
     done, failed = {*map(_place, found.cells)}, {_place(one): one for one in (*old.failed, *new.failed)}
     found.failed = [one for place, one in failed.items() if place not in done]
     return found
@@ -191,17 +193,23 @@ def _fewer(made: Sequence[Made], cells: int) -> list[Made]:
     return found[::-1]
 
 
-def _pooled(old: Record, new: Record) -> list[Curve]:
-    """The curves of two records that share no cell."""
-    found = {_key(curve): curve for curve in old.curves}
-    for curve in new.curves:
+def _together(old: Record, new: Record) -> list[Curve]:
+    """The curves of two records."""
+    found = {_key(curve): _counted(curve, old) for curve in old.curves}
+    for curve in (_counted(curve, new) for curve in new.curves):
         past = found.get(_key(curve))
-        counts = [sum((c.grid, c.row) == (curve.grid, curve.row) for c in of.cells) for of in (old, new)]
-        if past is not None and list(past.x) == list(curve.x):
-            found[_key(curve)] = _mean(past, curve, *counts)
-        elif past is None or counts[1] > counts[0]:
+        mine, others = ({c.seed for c in of.cells if (c.grid, c.row) == (curve.grid, curve.row)} for of in (new, old))
+        if past is not None and not mine & others and _rounded(past.x) == _rounded(curve.x):
+            found[_key(curve)] = _mean(past, curve, past.runs, curve.runs)
+        elif past is None or others <= mine or curve.runs > past.runs:
             found[_key(curve)] = curve
     return list(found.values())
+
+
+def _counted(curve: Curve, record: Record) -> Curve:
+    """A curve that says how many runs it is of."""
+    row = sum((cell.grid, cell.row) == (curve.grid, curve.row) for cell in record.cells)
+    return curve if curve.runs else replace(curve, runs=row)
 
 
 def _key(curve: Curve) -> tuple[str, ...]:
@@ -214,7 +222,7 @@ def _mean(one: Curve, other: Curve, n: int, m: int) -> Curve:
                    ((one.mean, other.mean), (one.std, other.std)))  # fmt: skip
     mean = (n * means[0] + m * means[1]) / (n + m)
     squares = (n - 1) * stds[0] ** 2 + (m - 1) * stds[1] ** 2 + n * m / (n + m) * (means[0] - means[1]) ** 2
-    return replace(one, mean=mean.tolist(), std=np.sqrt(squares / max(n + m - 1, 1)).tolist())
+    return replace(one, mean=mean.tolist(), std=np.sqrt(squares / max(n + m - 1, 1)).tolist(), runs=n + m)
 
 
 def mean_curve(runs: Iterable[tuple[Sequence[float], Sequence[float]]], most: int) -> tuple[Any, Any, Any] | None:

@@ -165,11 +165,12 @@ def _here() -> dict[str, Any]:
 
 
 def machine() -> str:
-    """The machine in words, without its name: 'one NVIDIA H200' or '2 cores'."""
+    """The machine in words, without its name: 'one NVIDIA H200' or '2 cores'; a GPU that is hidden is none."""
     try:  # not by torch: a process that has begun CUDA has no children that may use it
         asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
-        gpus = [line.strip() for line in told.splitlines() if line.strip()]
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        gpus = [] if hidden else [line.strip() for line in told.splitlines() if line.strip()]
     except (OSError, subprocess.SubprocessError):
         gpus = []
     if gpus:
@@ -213,7 +214,7 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
                 curves.setdefault((figures.row, *key), []).append(curve)
         for (row, of, split, clock), runs in curves.items():
             if (mean := mean_curve(runs, POINTS[how.mode])) is not None:
-                record.curves.append(Curve(grid.name, row, of, split, clock, *mean))
+                record.curves.append(Curve(grid.name, row, of, split, clock, *mean, runs=len(runs)))
     record.made = [Made(*key, cells=n) for key, n in made.items()]
     done = {(cell.grid, cell.row, cell.seed) for cell in record.cells}
     every = {(one.grid, one.row, one.seed): one for one in (*failed, *unmeasured)}

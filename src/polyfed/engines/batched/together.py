@@ -21,6 +21,7 @@ from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
 from polyfed.core.choices import Choices
 from polyfed.core.errors import cut as clipped
+from polyfed.core.errors import reason
 from polyfed.core.federation import SPLITS, Index, Rows
 from polyfed.core.fleet import Ids, Population, Stack
 from polyfed.core.keys import client_key, common_key, key, other
@@ -96,6 +97,7 @@ class Together:
         self._waits: set[str] = set()  # work that cannot be recorded
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
+        self._looks = ""  # why vmap refuses the model, where no work of it can be recorded
         self._runners: dict[bool, ClientRunner] = {}  # one that is compiled, and one that is not
         self._streams = Streams(part.problem, part.federation) if part.federation.streamed else None
         if why := unfit(part.problem, layers):
@@ -140,7 +142,10 @@ class Together:
     def run(self, group: Group, start: int, chunk: int) -> tuple[Iterator[Stack], int]:
         """The work of a group from its client `start` on: a chunk of it, or all the rest one by one; and how far."""
         rest = slice(start, len(group.clients))
-        if group.singly:
+        work = group.request.work
+        if self._looks and work not in self.ways.refused and self.ways.refuse(work, self._looks) and self._alone(work):
+            self._go_singly(group.request, "as another work of this model")
+        if group.singly or work in self._one_by_one:
             return self._run_each(group, rest), rest.stop
         now = slice(start, min(start + chunk, rest.stop))
         try:
@@ -161,7 +166,7 @@ class Together:
         work, why = group.request.work, reason(error)
         if self.ways.refuse(work, why):
             return iter(()), rest.start
-        if self.settings.compile and work in self.ways.refused:
+        if self._alone(work):
             self._go_singly(group.request, str(error) if isinstance(error, Waits) else why)
         elif self.settings.graph and work in self.ways.refused and work not in self._waits:
             self._waits.add(work)  # whatever ended its recording, it may go without one
@@ -170,12 +175,17 @@ class Together:
             self._fall_back(work, self.ways.refused.get(work, why))
         return self._run_each(group, rest), rest.stop
 
+    def _alone(self, work: str) -> bool:
+        """Whether a work that can be neither stacked nor recorded goes one client after another: where gradients are
+        taken of compiled programs, that takes no longer than side by side."""
+        return self.settings.compile and work in self.ways.refused and not works[work].measures
+
     def _go_singly(self, request: Request, why: str) -> None:
-        """A work that can be neither stacked nor recorded: compiled, one client after another takes no longer than side
-        by side without a recording."""
         work = request.work
         self._one_by_one[work] = why
-        torch.compiler.reset()  # it leaves out for good what has failed under vmap: the model's forward
+        if not self._looks:
+            self._looks = self.ways.refused[work]  # other works are not tried: the compiler leaves out for good
+            torch.compiler.reset()  # what has failed under vmap, as the model's forward has
         said = f"The work {work!r} goes one client after another, compiled: it cannot be stacked"
         said += f" ({clipped(self.ways.refused[work], 100)}), nor recorded ({clipped(why, 100)})."
         self._choices.make("graph", self.about(request, 0), False, said, lasting=False)
@@ -270,7 +280,7 @@ class Together:
             try:
                 return self._replayed(task)
             except Waits as why:
-                if self.settings.compile and task.request.work in self.ways.refused:
+                if self._alone(task.request.work):
                     raise
                 self._waits.add(task.request.work)
                 said = f"The work {task.request.work!r} is not recorded: {why}."
@@ -426,15 +436,6 @@ class Together:
 
         about = partial(self.about, task.asked, len(task.clients))
         return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)
-
-
-def reason(error: BaseException) -> str:
-    """An error in a line, with the one that it comes from: a compiler's own first line says little."""
-    first = root = error
-    while root.__cause__ is not None:
-        root = root.__cause__
-    said = [f"{type(one).__name__}: {(str(one).splitlines() or [''])[0]}" for one in (first, root)]
-    return said[0] if root is first else f"{said[0]}, by {said[1]}"
 
 
 def no_memory(error: BaseException | None) -> bool:
