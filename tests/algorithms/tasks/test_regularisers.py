@@ -12,7 +12,8 @@ from mocha_cases import solve
 from scipy.optimize import minimize
 
 from polyfed.algorithms.tasks.mocha import Mocha as Rounds
-from polyfed.algorithms.tasks.regularisers import Clustered, Graphical, Matrix, Probabilistic
+from polyfed.algorithms.tasks.regularisers import Clustered, Graphical, Matrix, Probabilistic, Regulariser
+from polyfed.core.errors import RunStopped
 from polyfed.tasks import MochaEstimator
 from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
@@ -24,6 +25,7 @@ def weights(shape: tuple[int, int, int]) -> Matrix:
     m, d, seed = shape
     rng = np.random.default_rng(seed)
     W = rng.normal(size=(m, d)) * 10.0 ** rng.integers(-3, 3)
+    W[rng.random(m) < 0.2] = 0  # tasks that have not answered
     return W * (rng.random() > 0.1)  # sometimes nothing has been learned yet
 
 
@@ -91,6 +93,32 @@ def grouped(signs: np.ndarray, seed: int = 0, n: int = 80, d: int = 12) -> tuple
     W = [np.sign(s) * centres[abs(s)] + 0.2 * rng.normal(size=d) for s in signs]
     Xs = [rng.normal(size=(n, d)) for _ in signs]
     return Xs, [np.where(X @ w > 0, 1.0, -1.0) for X, w in zip(Xs, W, strict=True)]
+
+
+@pytest.mark.parametrize("rule", [Clustered(), Probabilistic(), Graphical(lam2=10.0)])
+def test_a_task_that_never_answered_has_no_model_and_not_one_of_rounding(rule: Regulariser) -> None:
+    """Its predictions would be the signs of what a decomposition leaves over, which is another on every machine."""
+    V = np.random.default_rng(1).normal(size=(7, 5))
+    V[[2, 5]] = 0
+    omega = rule.start(7)
+    for _ in range(3):
+        W = rule.weights(V, rule.mbar(omega))
+        omega = rule.step(W)
+        assert W[[0, 1, 3, 4, 6]].all()
+        assert not W[[2, 5]].any()
+
+
+def test_an_omega_that_the_lasso_cannot_find_is_a_sentence() -> None:
+    rule, rng = Graphical(lam2=0.1), np.random.default_rng(1)
+    V = rng.normal(size=(30, 9)) * 10.0 ** rng.integers(-2, 2)
+
+    def steps(omega: Matrix) -> Matrix:
+        for _ in range(6):  # far from what any data would lead to
+            omega = rule.step(rule.weights(V, rule.mbar(omega)))
+        return omega
+
+    with pytest.raises(RunStopped, match="A larger lam2"):
+        steps(rule.start(30))
 
 
 def test_clustered_recovers_planted_clusters() -> None:

@@ -19,13 +19,14 @@ Smith, Chiang, Sanjabi, Talwalkar, "Federated Multi-Task Learning", 2017, Append
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyfed.core.errors import BadInput
+from polyfed.core.errors import BadInput, RunStopped
 from polyfed.core.settings import NotNegative, Positive, settings
 
 Matrix = NDArray[np.float64]
@@ -137,10 +138,10 @@ class Clustered(Regulariser):
 
     def step(self, W: Matrix) -> Matrix:
         """Eigenvectors of W W^T; eigenvalues q_i = clip(c s_i - eta, 0, 1) of singular values s_i, with sum q = k."""
-        U, s, _ = np.linalg.svd(W, full_matrices=True)
-        s = np.concatenate([s, np.zeros(len(W) - len(s))])
-        omega: Matrix = (U * self._spectrum(s)) @ U.T
-        return (omega + omega.T) / 2
+        live = np.any(W, axis=1)
+        U, s, _ = np.linalg.svd(W[live], full_matrices=True)
+        q = self._spectrum(np.concatenate([s, np.zeros(len(W) - len(s))]))
+        return _of_blocks(live, (U * q[: len(U)]) @ U.T, q[-1])
 
     def _spectrum(self, s: Matrix) -> Matrix:
         m, k = len(s), self.clusters
@@ -173,16 +174,17 @@ class Probabilistic(Regulariser):
         return np.eye(m) / m
 
     def mbar(self, omega: Matrix) -> Matrix:
-        w, U = np.linalg.eigh(omega)
-        w = np.maximum(w, 0)
-        return _symmetric((U * (w / (w / self.sigma**2 + 1))) @ U.T) / (2 * self.lam)
+        return _symmetric(np.linalg.solve(omega / self.sigma**2 + np.eye(len(omega)), omega)) / (2 * self.lam)
 
     def step(self, W: Matrix) -> Matrix:
-        w, U = np.linalg.eigh(W @ W.T)
-        if w[-1] <= 0:
+        live = np.any(W, axis=1)
+        if not live.any():
             return self.start(len(W))
-        root = np.sqrt(np.maximum(w, 0) + self.floor * w.mean())
-        return _symmetric((U * (root / root.sum())) @ U.T)
+        w, U = np.linalg.eigh(W[live] @ W[live].T)
+        least = self.floor * w.sum() / len(W)
+        root = np.sqrt(np.maximum(w, 0) + least)
+        trace = root.sum() + np.sqrt(least) * (~live).sum()
+        return _of_blocks(live, (U * (root / trace)) @ U.T, np.sqrt(least) / trace)
 
 
 @settings
@@ -250,12 +252,28 @@ def _graphical_lasso(S: Matrix, alpha: float) -> Matrix:
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # any positive Omega will do: the next step goes on
-        try:
-            precision: Matrix = graphical_lasso(S, alpha=alpha, tol=1e-7, enet_tol=1e-7, max_iter=500)[1]
-        except FloatingPointError:
-            precision = graphical_lasso(S, alpha=alpha, mode="lars", tol=1e-7, max_iter=500)[1]
-    return precision
+        # any positive Omega will do: the next step goes on; what overflows is not one
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for how in ({"enet_tol": 1e-7}, {"mode": "lars"}):
+            with suppress(ArithmeticError, ValueError):
+                precision: Matrix = graphical_lasso(S, alpha=alpha, tol=1e-7, max_iter=500, **how)[1]
+                if np.isfinite(precision).all():
+                    return precision
+    raise RunStopped(
+        "The graphical regulariser has found no Omega: the tasks' models are too nearly dependent for scikit-learn's "
+        "graphical lasso. A larger lam2 keeps them apart."
+    )
+
+
+def _of_blocks(live: Any, tied: Matrix, alone: float) -> Matrix:
+    """Omega where tasks with a model are tied, and those with w_t = 0, which have not been heard of, are not.
+
+    The other entries of a decomposition of all of W are zero but for rounding, and would make a model of it.
+    """
+    omega = np.diag(np.where(live, 0.0, alone))
+    omega[np.ix_(live, live)] = tied
+    return _symmetric(omega)
 
 
 def _symmetric(A: Any) -> Matrix:
