@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from polyfed import Objective, Problem
-from polyfed.client.compiled import own_code
-from polyfed.client.runner import Autograd, Programs
+from polyfed.client.autograd import Autograd, Programs
+from polyfed.client.compiled import CompiledAutograd, own_code
 from polyfed.core.problem import Batch
 from polyfed.engines.batched.stacked import Stacked, compiling
 from polyfed.models import Headed
@@ -69,7 +69,7 @@ def batch(rows: int, size: float = 1.0) -> Batch:
 @pytest.mark.parametrize("holds", [[True, True], [False, True]])
 def test_gradients_of_compiled_programs_are_the_same(holds: list[bool], autocast: bool, compiled: list[Any]) -> None:
     problem = looking(autocast)
-    plain, fast = Autograd(problem), Autograd(problem, compiled=True)
+    plain, fast = Autograd(problem), CompiledAutograd(problem)
     x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
     with compiling():
         for some in (batch(8), batch(8, 10.0), batch(5)):  # a model that looks goes both ways
@@ -85,7 +85,7 @@ def test_gradients_of_compiled_programs_are_the_same(holds: list[bool], autocast
 def test_a_client_begins_with_buffers_as_they_were(compiled: list[Any]) -> None:
     """In the same memory, as compiled programs know it."""
     problem = looking()
-    fast = Autograd(problem, compiled=True)
+    fast = CompiledAutograd(problem)
     x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
     seen: Any = fast.model.get_buffer("seen")
     with compiling():
@@ -103,7 +103,7 @@ def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=failing))
     torch._dynamo.reset()
     problem = looking()
-    fast, plain = Autograd(problem, compiled=True), Autograd(problem)
+    fast, plain = CompiledAutograd(problem), Autograd(problem)
     x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
     some = x, buffers, batch(4), torch.ones(2), [True, True]
     with compiling():
@@ -121,7 +121,7 @@ def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.Monke
 
 def test_an_error_of_one_client_is_its_own_and_ends_no_compiling(compiled: list[Any]) -> None:
     problem = looking()
-    fast = Autograd(problem, compiled=True)
+    fast = CompiledAutograd(problem)
     start = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
     more = torch.ones(2), [True, True]
     with compiling():
@@ -158,15 +158,15 @@ class Keeping(nn.Module):
 def test_only_modules_that_keep_nothing_are_replayed(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a replayed program gives is written over by the next step."""
     replayed: list[bool] = []
-    made = Autograd._made
+    made = CompiledAutograd._made
 
-    def noted(self: Autograd, replays: bool) -> Programs:
+    def noted(self: CompiledAutograd, replays: bool) -> Programs:
         replayed.append(replays)
         return made(self, replays)
 
-    monkeypatch.setattr(Autograd, "_made", noted)
+    monkeypatch.setattr(CompiledAutograd, "_made", noted)
     problem = Problem(Keeping(how), [Objective("a", "cross-entropy")])
-    fast = Autograd(problem, compiled=True)
+    fast = CompiledAutograd(problem)
     fast.grad(problem.initial()["x"].clone(), torch.zeros(0), batch(4), torch.ones(1), [True])
     assert replayed == [how == "nothing"]
 

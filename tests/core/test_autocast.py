@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from polyfed import BadInput, FedAvg, FedCMOO, Federation, Objective, Problem, train
 from polyfed.cli import app
-from polyfed.client.runner import Autograd
+from polyfed.client.autograd import Autograd
 from polyfed.core.problem import Batch
 from polyfed.models import Headed
 from polyfed.run.plan import apart

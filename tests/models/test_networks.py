@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.client.runner import Autograd
+from polyfed.client.autograd import Autograd
 from polyfed.core.errors import BadInput
 from polyfed.core.problem import Batch, Objective, Problem
 from polyfed.data import Dataset

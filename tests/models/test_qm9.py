@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from polyfed import Objective, Problem, train
 from polyfed.algorithms import algorithms
 from polyfed.cli import app
-from polyfed.client.runner import Autograd
+from polyfed.client.autograd import Autograd
 from polyfed.core.errors import BadInput
 from polyfed.core.federation import Rows
 from polyfed.core.problem import Batch

@@ -1,16 +1,25 @@
-"""Programs for torch's compiler, each with code of its own."""
+"""Programs for torch's compiler, each with code of its own, and a loop's gradients that are those of such programs."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
 from collections.abc import Callable
+from itertools import count
 from types import CodeType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
+from polyfed.client.autograd import Autograd, Programs
+from polyfed.client.device import HOST
+from polyfed.core.errors import reason
+from polyfed.core.problem import Batch, Problem
 
 Program = Callable[..., Any]
+NUMBERS = count()  # of models whose programs are compiled
 
 
 def own_code(f: Program, *about: Any) -> Program:
@@ -45,3 +54,92 @@ def replayed(f: Program, device: torch.device) -> Program:
 def next_step() -> None:
     """What replayed programs gave before is not needed any more."""
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch has no types here
+
+
+class CompiledAutograd(Autograd):
+    """Gradients of compiled programs, on a GPU replayed; where the compiler fails, of those that are not.
+
+    Args:
+        problem: the model and its objectives.
+        device: where its copy is.
+    """
+
+    def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
+        super().__init__(problem, device)
+        self._fast: Programs | None = None  # compiled after a first gradient that is not
+        self._compiles, self._worked = True, False
+
+    def grad(
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self._tried("_grad", x, buffers, batch, omega, holds)
+
+    def jacobian(
+        self, x: Tensor, buffers: Tensor, batch: Batch, holds: list[bool], *, train: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self._tried("_jacobian", x, buffers, batch, holds, train)
+
+    def _tried(self, name: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """What a function of programs gives: of compiled ones, or, where the compiler fails, of those that are not."""
+        f: Callable[..., tuple[Tensor, Tensor, Tensor]] = getattr(self, name)
+        if not self._compiles:
+            return f(self._plain, *arguments)
+        if self._fast is None:
+            kept = _tensors(self.model)
+            found = f(self._plain, *arguments)
+            self._fast = self._made(replays=_tensors(self.model) == kept)
+            return found
+        before = None if self._worked else self._state()
+        try:
+            next_step()
+            found = f(self._fast, *arguments)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return self._without(error, before, name, *arguments)
+        self._worked = True
+        return found
+
+    def _made(self, replays: bool) -> Programs:
+        """Compiled programs; replayed ones only of a module that keeps no tensor of a step, as they write over it."""
+        number, where = next(NUMBERS), self._x.device if replays else HOST
+        return Programs(*(replayed(own_code(f, number, i), where) for i, f in enumerate(self._plain)))
+
+    def _state(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What a step changes beside its arguments: generators, and buffers that do not travel."""
+        return _drawn(self._x.device), [module.get_buffer(leaf).clone() for module, leaf, _, _ in self._others]
+
+    def _without(self, error: Exception, before: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The same by programs that are not compiled, of a module that the failure has not touched.
+
+        An error of the model's or of a client comes again, and says nothing of the compiler.
+        """
+        twin = Autograd(self.problem, self._x.device)
+        draws, buffers = before or self._state()
+        _draw_again(draws, self._x.device)
+        for (_, _, own, _), value in zip(twin._others, buffers, strict=True):
+            own.copy_(value)
+        twin._set()
+        found: tuple[Tensor, Tensor, Tensor] = getattr(twin, name)(twin._plain, *arguments)
+        warnings.warn(f"Work of one client after another is not compiled any more: {reason(error)}", RuntimeWarning,
+                      stacklevel=2)  # fmt: skip
+        vars(self).update(vars(twin))
+        self._compiles = False
+        return found
+
+
+def _tensors(model: nn.Module) -> dict[tuple[str, str], int]:
+    """Which tensors a module keeps, by their places, in buffers or as attributes."""
+    kept = ((at, {**module._buffers, **vars(module)}) for at, module in model.named_modules())
+    return {(at, name): id(t) for at, table in kept for name, t in table.items() if isinstance(t, Tensor)}
+
+
+def _drawn(device: torch.device) -> list[Tensor]:
+    """How far the generators of the host and the device are."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _draw_again(draws: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(draws[0])
+    for state in draws[1:]:
+        torch.cuda.set_rng_state(state, device)

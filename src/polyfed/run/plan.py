@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.algorithms.models.multimodel import MultiModel, check_cohort
+from polyfed.client.autograd import Autograd
 from polyfed.client.device import HOST
-from polyfed.client.runner import Autograd, ClientRunner
+from polyfed.client.runner import ClientRunner
 from polyfed.core.algorithm import Algorithm, State
 from polyfed.core.engine import Engine
 from polyfed.core.errors import BadInput, nearest, shown

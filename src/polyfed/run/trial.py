@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from polyfed.client.runner import Autograd
+from polyfed.client.autograd import Autograd
 from polyfed.core.errors import BadInput, cut
 from polyfed.core.federation import Federation
 from polyfed.core.problem import Batch, Outputs, Problem
