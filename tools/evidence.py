@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,15 +57,18 @@ def listed(names: list[str], out: Path, seeds: int) -> list[One]:
 
 
 def missing_cells(item: Item, out: Path) -> Iterator[One]:
-    """An item's cells that nobody has run, seed by seed."""
+    """An item's cells that nobody has run, seed by seed where they are runs."""
     whole = [record for record in known(item) if record.mode == "full"]
     have = {(cell.grid, cell.row, cell.seed) for record in whole for cell in record.cells}
     for grid in item.grids:
         if missing_of(item, grid, False):
             continue
-        every = driven_cells(item, grid, False) if grid.driver else cells_of(item, grid, False).cells
+        if grid.driver:  # row by row: a row computes what the others of its seed share
+            every: Sequence[Any] = driven_cells(item, grid, False)
+        else:
+            every = sorted(cells_of(item, grid, False).cells, key=lambda cell: cell.seed)
         place = folder_of(item, How(out=out)) / grid.name
-        for cell in sorted(every, key=lambda cell: cell.seed):
+        for cell in every:
             done = file_of(place, cell).is_file() if grid.driver else (place / cell.name / "result.json").is_file()
             if not done and (grid.name, cell.row, cell.seed) not in have:
                 yield One(item, grid, cell)
@@ -159,6 +162,8 @@ def main() -> None:
     fast = [name for name in asked.items if not name.endswith("+")]
     lists = [(listed(fast, asked.out, asked.seeds), asked.jobs), (listed(slow, asked.out, asked.seeds), asked.cores)]
     print(*(f"{len(cells)} cells for {jobs} processes" for cells, jobs in lists), sep="; ", flush=True)
+    for one in (one for cells, _ in lists for one in cells if one.grid.driver):
+        driver_of(one.item, one.grid)  # before the processes begin, so that they share what it keeps
     log, busy = asked.out / "cells.jsonl", []
     for (cells, jobs), gpu in zip(lists, (True, False), strict=True):
         taken = fork.Value("i", 0)
