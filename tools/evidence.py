@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a look for a GPU 
 import torch
 
 from polyfed.core.errors import Interrupted
-from polyfed.reproduce.driving import _compute, driven_cells, driver_of, file_of
+from polyfed.reproduce.driving import Driver, _compute, driven_cells, driver_of, file_of
 from polyfed.reproduce.grids import cells_of, missing_of
 from polyfed.reproduce.item import Grid, Item, chosen
 from polyfed.reproduce.packing import write_pack
@@ -37,6 +37,7 @@ from polyfed.reproduce.running import How, _borrow, _sign, collect, folder_of
 from polyfed.study.running import DataOnce, Teller, broken, run_cell
 
 TESTED = 3  # seeds that allow a test
+Where = tuple[str, str]  # an item and a grid
 
 
 class One(NamedTuple):
@@ -45,6 +46,10 @@ class One(NamedTuple):
     item: Item
     grid: Grid
     cell: Any
+
+    @property
+    def where(self) -> Where:
+        return self.item.key, self.grid.name
 
 
 def listed(names: list[str], out: Path, seeds: int) -> list[One]:
@@ -80,23 +85,23 @@ class Runner:
     Args:
         out: the folder of all items.
         until: when all runs end after their rounds.
+        drivers: of items and grids that are not runs, by their names.
         engine: changes to every experiment's engine.
         compiled_from: steps of shorter runs are not compiled: torch traces them anew in each run, which takes seconds.
     """
 
-    def __init__(self, out: Path, until: float, engine: dict[str, Any], compiled_from: int = 0) -> None:
+    def __init__(
+        self, out: Path, until: float, drivers: Mapping[Where, Driver], engine: dict[str, Any], compiled_from: int = 0
+    ) -> None:
         self.out, self.until, self.engine, self.load = out, until, engine, DataOnce()
-        self.compiled_from = compiled_from
-        self.drivers: dict[str, Callable[..., Any]] = {}
+        self.drivers, self.compiled_from = drivers, compiled_from
 
     def __call__(self, one: One) -> str:
         """A cell; or why there is none."""
         place = folder_of(one.item, How(out=self.out)) / one.grid.name
         place.mkdir(parents=True, exist_ok=True)
         if one.grid.driver:
-            key = f"{one.item.key} {one.grid.driver}"
-            driver = self.drivers.setdefault(key, driver_of(one.item, one.grid)) if key not in self.drivers else None
-            why = _compute(driver or self.drivers[key], one.cell, place)
+            why = _compute(self.drivers[one.where], one.cell, place)
             _sign([file_of(place, one.cell)])
             return why
         _borrow([one.cell], place, self.out / one.item.paper)
@@ -162,13 +167,16 @@ def main() -> None:
     fast = [name for name in asked.items if not name.endswith("+")]
     lists = [(listed(fast, asked.out, asked.seeds), asked.jobs), (listed(slow, asked.out, asked.seeds), asked.cores)]
     print(*(f"{len(cells)} cells for {jobs} processes" for cells, jobs in lists), sep="; ", flush=True)
-    for one in (one for cells, _ in lists for one in cells if one.grid.driver):
-        driver_of(one.item, one.grid)  # before the processes begin, so that they share what it keeps
+    # drivers before the processes begin: what rows share is kept by modules, as MEMO of many_models.training
+    driven = {one.where: one for cells, _ in lists for one in cells if one.grid.driver}
+    drivers = {where: driver_of(one.item, one.grid) for where, one in driven.items()}
     log, busy = asked.out / "cells.jsonl", []
     for (cells, jobs), gpu in zip(lists, (True, False), strict=True):
         taken = fork.Value("i", 0)
         for _ in range(min(jobs, len(cells))):
-            runner = Runner(asked.out, until, *((json.loads(asked.engine), asked.compiled_from) if gpu else ({},)))
+            runner = Runner(
+                asked.out, until, drivers, *((json.loads(asked.engine), asked.compiled_from) if gpu else ({},))
+            )
             busy.append(fork.Process(target=work, args=(cells, taken, runner, log, gpu)))
             busy[-1].start()
     for process in busy:

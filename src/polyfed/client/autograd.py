@@ -87,7 +87,7 @@ class Autograd:
         self._mode(train)
 
     def _forward(self, programs: Programs, batch: Batch) -> Outputs:
-        given, named = arguments(self.model, inputs(batch.x, self.problem))
+        given, named = arguments(self.model, _inputs(batch.x, self.problem))
         with self.problem.casting(self._x.device):
             return programs.model(*given, **named)
 
@@ -169,7 +169,7 @@ class Autograd:
         )
 
 
-def inputs(x: Nested, problem: Problem) -> Nested:
+def _inputs(x: Nested, problem: Problem) -> Nested:
     """Floats in the problem's type; images in channels-last, which convolutions on a CPU want."""
     return mapped(partial(_input, problem=problem), x)
 

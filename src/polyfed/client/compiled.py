@@ -102,8 +102,9 @@ class CompiledAutograd(Autograd):
 
     def _made(self, replays: bool) -> Programs:
         """Compiled programs; replayed ones only of a module that keeps no tensor of a step, as they write over it."""
-        number, where = next(NUMBERS), self._x.device if replays else HOST
-        return Programs(*(replayed(own_code(f, number, i), where) for i, f in enumerate(self._plain)))
+        number = next(NUMBERS)
+        every = (own_code(f, number, i) for i, f in enumerate(self._plain))
+        return Programs(*(replayed(f, self._x.device) if replays else torch.compile(f) for f in every))
 
     def _state(self) -> tuple[list[Tensor], list[Tensor]]:
         """What a step changes beside its arguments: generators, and buffers that do not travel."""
@@ -124,7 +125,7 @@ class CompiledAutograd(Autograd):
         warnings.warn(f"Work of one client after another is not compiled any more: {reason(error)}", RuntimeWarning,
                       stacklevel=2)  # fmt: skip
         vars(self).update(vars(twin))
-        self._compiles = False
+        self._fast, self._compiles = None, False  # old programs would keep the old model
         return found
 
 

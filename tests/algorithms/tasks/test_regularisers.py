@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from polyfed.algorithms.tasks.mocha import Mocha as Rounds
 from polyfed.algorithms.tasks.regularisers import Clustered, Graphical, Matrix, Probabilistic, Regulariser
-from polyfed.core.errors import RunStopped
+from polyfed.core.errors import NotFinite
 from polyfed.tasks import MochaEstimator
 from polyfed.work.linear.examples import Examples, as_examples
 from polyfed.work.linear.losses import find
@@ -95,7 +95,10 @@ def grouped(signs: np.ndarray, seed: int = 0, n: int = 80, d: int = 12) -> tuple
     return Xs, [np.where(X @ w > 0, 1.0, -1.0) for X, w in zip(Xs, W, strict=True)]
 
 
-@pytest.mark.parametrize("rule", [Clustered(), Probabilistic(), Graphical(lam2=10.0)])
+RULES = [Clustered(), Probabilistic(), Graphical(lam2=10.0)]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_a_task_that_never_answered_has_no_model_and_not_one_of_rounding(rule: Regulariser) -> None:
     """Its predictions would be the signs of what a decomposition leaves over, which is another on every machine."""
     V = np.random.default_rng(1).normal(size=(7, 5))
@@ -108,17 +111,33 @@ def test_a_task_that_never_answered_has_no_model_and_not_one_of_rounding(rule: R
         assert not W[[2, 5]].any()
 
 
-def test_an_omega_that_the_lasso_cannot_find_is_a_sentence() -> None:
-    rule, rng = Graphical(lam2=0.1), np.random.default_rng(1)
-    V = rng.normal(size=(30, 9)) * 10.0 ** rng.integers(-2, 2)
+@pytest.mark.parametrize("rule", RULES)
+def test_models_so_small_that_their_squares_are_zero_leave_a_positive_omega(rule: Regulariser) -> None:
+    omega = rule.step(np.full((3, 4), 1e-165))
+    assert np.linalg.eigvalsh(omega).min() >= 0
+    assert omega.trace() > 0
 
-    def steps(omega: Matrix) -> Matrix:
-        for _ in range(6):  # far from what any data would lead to
-            omega = rule.step(rule.weights(V, rule.mbar(omega)))
-        return omega
 
-    with pytest.raises(RunStopped, match="A larger lam2"):
-        steps(rule.start(30))
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_models_that_are_not_finite_are_a_sentence_and_what_rounds_are_repeated_for(
+    rule: Regulariser, wrong: float
+) -> None:
+    W = np.ones((3, 4))
+    W[1, 2] = wrong
+    with pytest.raises(NotFinite, match="should be finite where Omega is fitted"):
+        rule.step(W)
+
+
+def test_related_tasks_have_a_sparse_precision() -> None:
+    """Twenty-four nearly dependent models, with the default penalty."""
+    group = np.arange(24) % 3
+    Xs, ys = grouped(group + 1, n=60)
+    model = MochaEstimator(regulariser="graphical", intercept=False, omega_every=5, omega_steps=3).fit(Xs, ys)
+    assert np.linalg.eigvalsh(model.omega_).min() > 0
+    tied = model.omega_ != 0
+    same = group[:, None] == group
+    assert tied[same].mean() > tied[~same].mean()
 
 
 def test_clustered_recovers_planted_clusters() -> None:

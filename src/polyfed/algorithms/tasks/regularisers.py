@@ -18,22 +18,21 @@ Smith, Chiang, Sanjabi, Talwalkar, "Federated Multi-Task Learning", 2017, Append
 
 from __future__ import annotations
 
-import warnings
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyfed.core.errors import BadInput, RunStopped
+from polyfed.algorithms.tasks.graphical_lasso import graphical_lasso
+from polyfed.core.errors import BadInput, NotFinite
 from polyfed.core.settings import NotNegative, Positive, settings
 
 Matrix = NDArray[np.float64]
 
 
 class Regulariser:
-    """Quadratic in W for a given Omega; subclasses say Mbar and, where Omega is learned, its step."""
+    """Quadratic in W for a given Omega; subclasses say Mbar and, where Omega is learned, which is best."""
 
     name: str
     learns: bool = False
@@ -49,6 +48,15 @@ class Regulariser:
 
     def step(self, W: Matrix) -> Matrix:
         """The Omega that is best for W."""
+        if not np.isfinite(W).all():
+            raise NotFinite(
+                "The tasks' models should be finite where Omega is fitted to them. Found numbers that are not: "
+                "the loss may need scaled inputs, or the regulariser a larger lam."
+            )
+        return self.best(W)
+
+    def best(self, W: Matrix) -> Matrix:
+        """The Omega that is best for a finite W."""
         raise NotImplementedError
 
     def weights(self, V: Matrix, mbar: Matrix) -> Matrix:
@@ -136,12 +144,12 @@ class Clustered(Regulariser):
     def mbar(self, omega: Matrix) -> Matrix:
         return (self.eta * np.eye(len(omega)) + omega) / (2 * self.lam)
 
-    def step(self, W: Matrix) -> Matrix:
+    def best(self, W: Matrix) -> Matrix:
         """Eigenvectors of W W^T; eigenvalues q_i = clip(c s_i - eta, 0, 1) of singular values s_i, with sum q = k."""
-        live = np.any(W, axis=1)
-        U, s, _ = np.linalg.svd(W[live], full_matrices=True)
+        has_model = np.any(W, axis=1)
+        U, s, _ = np.linalg.svd(W[has_model], full_matrices=True)
         q = self._spectrum(np.concatenate([s, np.zeros(len(W) - len(s))]))
-        return _of_blocks(live, (U * q[: len(U)]) @ U.T, q[-1])
+        return _with_untied(has_model, (U * q[: len(U)]) @ U.T, q[-1])
 
     def _spectrum(self, s: Matrix) -> Matrix:
         m, k = len(s), self.clusters
@@ -176,22 +184,22 @@ class Probabilistic(Regulariser):
     def mbar(self, omega: Matrix) -> Matrix:
         return _symmetric(np.linalg.solve(omega / self.sigma**2 + np.eye(len(omega)), omega)) / (2 * self.lam)
 
-    def step(self, W: Matrix) -> Matrix:
-        live = np.any(W, axis=1)
-        if not live.any():
+    def best(self, W: Matrix) -> Matrix:
+        has_model = np.any(W, axis=1)
+        w, U = np.linalg.eigh(W[has_model] @ W[has_model].T)
+        if w.sum() <= 0:  # no model yet, or none whose squares are above zero
             return self.start(len(W))
-        w, U = np.linalg.eigh(W[live] @ W[live].T)
         least = self.floor * w.sum() / len(W)
         root = np.sqrt(np.maximum(w, 0) + least)
-        trace = root.sum() + np.sqrt(least) * (~live).sum()
-        return _of_blocks(live, (U * (root / trace)) @ U.T, np.sqrt(least) / trace)
+        trace = root.sum() + np.sqrt(least) * (~has_model).sum()
+        return _with_untied(has_model, (U * (root / trace)) @ U.T, np.sqrt(least) / trace)
 
 
 @settings
 class Graphical(Regulariser):
     """lam (|W|^2 / sigma^2 + tr(W^T Omega W) - d log|Omega|) + lam1 |W|_1 + lam2 |Omega|_1: a sparse precision (15).
 
-    The Omega step is scikit-learn's graphical lasso on W W^T / d; adding a = lam2 / (lam d) to the diagonal penalises
+    The Omega step is the graphical lasso of W W^T / d; adding a = lam2 / (lam d) to the diagonal penalises
     it as the paper does. With lam1 > 0, w(alpha) is a lasso over the tasks for every feature, solved at the server.
     """
 
@@ -205,12 +213,11 @@ class Graphical(Regulariser):
     def mbar(self, omega: Matrix) -> Matrix:
         return _half_inverse(self.lam * (np.eye(len(omega)) / self.sigma**2 + omega))
 
-    def step(self, W: Matrix) -> Matrix:
-        m, d = W.shape
+    def best(self, W: Matrix) -> Matrix:
+        has_model, d = np.any(W, axis=1), W.shape[1]
         a = self.lam2 / (self.lam * d)
-        S = W @ W.T / d + a * np.eye(m)
-        scale = float(S.trace()) / m  # the solver's tolerances are for variances of about 1
-        return _symmetric(_graphical_lasso(S / scale, a / scale) / scale)
+        S = W[has_model] @ W[has_model].T / d
+        return _with_untied(has_model, graphical_lasso(S + a * np.eye(len(S)), a), 1 / a)
 
     def weights(self, V: Matrix, mbar: Matrix) -> Matrix:
         """argmax <V, W> - tr(W^T A W) - lam1 |W|_1, one task after another for all features at once."""
@@ -246,33 +253,13 @@ KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _graphical_lasso(S: Matrix, alpha: float) -> Matrix:
-    """scikit-learn's, by coordinate descent, or by least angles where that loses its way."""
-    from sklearn.covariance import graphical_lasso
-    from sklearn.exceptions import ConvergenceWarning
+def _with_untied(has_model: Any, tied: Matrix, own: float) -> Matrix:
+    """Omega of all tasks from that of the tasks with a model; the others (w_t = 0) have an entry of the diagonal only.
 
-    with warnings.catch_warnings():
-        # any positive Omega will do: the next step goes on; what overflows is not one
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", RuntimeWarning)
-        for how in ({"enet_tol": 1e-7}, {"mode": "lars"}):
-            with suppress(ArithmeticError, ValueError):
-                precision: Matrix = graphical_lasso(S, alpha=alpha, tol=1e-7, max_iter=500, **how)[1]
-                if np.isfinite(precision).all():
-                    return precision
-    raise RunStopped(
-        "The graphical regulariser has found no Omega: the tasks' models are too nearly dependent for scikit-learn's "
-        "graphical lasso. A larger lam2 keeps them apart."
-    )
-
-
-def _of_blocks(live: Any, tied: Matrix, alone: float) -> Matrix:
-    """Omega where tasks with a model are tied, and those with w_t = 0, which have not been heard of, are not.
-
-    The other entries of a decomposition of all of W are zero but for rounding, and would make a model of it.
+    Decomposing all of W would leave rounding errors in their rows, and Mbar V would make a model of those.
     """
-    omega = np.diag(np.where(live, 0.0, alone))
-    omega[np.ix_(live, live)] = tied
+    omega = np.diag(np.where(has_model, 0.0, own))
+    omega[np.ix_(has_model, has_model)] = tied
     return _symmetric(omega)
 
 
