@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import graphical_lasso as coordinate_descent
 
@@ -51,6 +51,7 @@ def test_the_same_as_by_coordinate_descent() -> None:
 
 @given(st.integers(0, 8), st.integers(1, 8), st.integers(-6, 6), st.floats(-12, 3))
 @settings(max_examples=60, deadline=None)
+@example(3, 1, 4, -9.0)  # a step size so small that w + root is 2 w
 def test_always_positive(m: int, rank: int, size: int, alpha: float) -> None:
     """Also where it does not get there, of covariances that are singular but for rounding."""
     X = graphical_lasso(covariance(m, 5, rank, 10**alpha, 10.0**size), 10**alpha)

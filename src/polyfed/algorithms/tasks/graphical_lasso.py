@@ -15,6 +15,7 @@ Matrix = NDArray[np.float64]
 
 STEPS = 2000
 TOLERANCE = 1e-8  # relative, of both residuals
+FARTHEST = 1e8  # the step size from that of variances of 1: where S is singular but for rounding, it would not end
 
 
 def graphical_lasso(S: Matrix, alpha: float) -> Matrix:
@@ -31,8 +32,8 @@ def graphical_lasso(S: Matrix, alpha: float) -> Matrix:
     X = Z
     for _ in range(STEPS):
         w, Q = np.linalg.eigh(rho * (Z - U) - S)
-        root = np.sqrt(w * w + 4 * rho)
-        X = (Q * np.where(w > 0, (w + root) / (2 * rho), 2 / (root - w))) @ Q.T  # rho X - X^-1 = rho (Z - U) - S
+        large = (np.abs(w) + np.sqrt(w * w + 4 * rho)) / 2
+        X = (Q * np.where(w > 0, large / rho, 1 / large)) @ Q.T  # rho X - X^-1 = rho (Z - U) - S
         before, Y = Z, X + U
         Z = np.sign(Y) * np.maximum(np.abs(Y) - threshold / rho, 0)
         U = Y - Z
@@ -41,7 +42,8 @@ def graphical_lasso(S: Matrix, alpha: float) -> Matrix:
         if max(primal, dual) <= TOLERANCE:
             break
         turn = 2.0 if primal > 10 * dual else 0.5 if dual > 10 * primal else 1.0  # 3.4.1: keep residuals alike
-        rho, U = rho * turn, U / turn
+        if 1 / FARTHEST <= rho * turn <= FARTHEST:
+            rho, U = rho * turn, U / turn
     return (Z if _positive(Z) else X) / scale
 
 
