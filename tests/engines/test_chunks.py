@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
 import torch
 
 from polyfed import train
+from polyfed.client.autograd import Autograd
+from polyfed.client.device import no_memory
 from polyfed.core.choices import Choices
 from polyfed.core.errors import BadInput
 from polyfed.core.layer import Layers
@@ -17,7 +20,7 @@ from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.engines.batched import Batched, chunks
 from polyfed.engines.batched.chunks import MOST, ON_HOST, Chunks, fitting
-from polyfed.engines.batched.together import Group, Together, no_memory
+from polyfed.engines.batched.together import Group, Together
 from small import small_federation, small_problem, vector
 
 MB, GB = 10**6, 10**9
@@ -218,3 +221,53 @@ def test_a_round_in_which_memory_runs_out_gives_the_same(
         ]
     assert "memory ran out with 4" in disturbed.summary["choices"][0]
     assert disturbed.history[1]["choices"] == disturbed.summary["choices"]
+
+
+@pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError("x"), RuntimeError("cuDNN: CUDNN_STATUS_ALLOC_FAILED")])
+@pytest.mark.parametrize("method", ["fedavg", "fsmgda", "fedcmoo"])
+def test_one_after_another_a_client_without_memory_is_done_again(
+    method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what can be made again gone, its work has room: nobody fails, and the round is the same."""
+    algorithm = {"name": method, "lr": 0.1, "local_steps": 2, "batch_size": 8}
+    monkeypatch.setattr(Together, "_loops", lambda self, work: True)
+
+    def run() -> Any:
+        return train(small_problem(), small_federation(clients=4), algorithm, rounds=3, engine=engine)
+
+    engine = {"name": "batched", "device": "cpu"}
+    undisturbed, grad, jacobian, forget = run(), Autograd._grad, Autograd._jacobian, Batched._forget
+    calls, made_room = [0], [0]
+
+    def crowded(f: Any, self: Autograd, *arguments: Any) -> Any:
+        found = f(self, *arguments)
+        calls[0] += 1
+        if calls[0] == 2:
+            raise error  # no room for what it has made
+        return found
+
+    def forgetting(self: Batched) -> None:
+        made_room[0] += 1
+        forget(self)
+
+    monkeypatch.setattr(Autograd, "_grad", partialmethod(partial(crowded, grad)))
+    monkeypatch.setattr(Autograd, "_jacobian", partialmethod(partial(crowded, jacobian)))
+    monkeypatch.setattr(Batched, "_forget", forgetting)
+    disturbed = run()
+    assert made_room == [1]
+    assert torch.equal(vector(undisturbed), vector(disturbed))
+    for key in ("bytes_up", "bytes_down", "failures", "rounds"):
+        assert undisturbed.summary[key] == disturbed.summary[key]
+
+
+def test_one_client_for_whom_there_is_no_memory_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Together, "_loops", lambda self, work: True)
+
+    def never(*arguments: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Autograd, "_grad", never)
+    algorithm = {"name": "fedavg", "lr": 0.1, "local_steps": 2, "batch_size": 8}
+    with pytest.raises(Exception, match="one client alone does not fit into the device's memory: use a smaller"):
+        train(small_problem(), small_federation(clients=4), algorithm, rounds=3,
+              engine={"name": "batched", "device": "cpu"})  # fmt: skip

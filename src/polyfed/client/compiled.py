@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.client.autograd import Autograd, Programs
-from polyfed.client.device import HOST
+from polyfed.client.device import HOST, no_memory
 from polyfed.core.errors import reason
 from polyfed.core.problem import Batch, Problem
 
@@ -93,9 +93,9 @@ class CompiledAutograd(Autograd):
         try:
             next_step()
             found = f(self._fast, *arguments)
-        except torch.cuda.OutOfMemoryError:
-            raise
         except Exception as error:
+            if no_memory(error):
+                raise
             return self._without(error, before, name, *arguments)
         self._worked = True
         return found

@@ -65,3 +65,16 @@ def precision(tf32: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def no_memory(error: BaseException | None) -> bool:
+    """Whether a device's memory has run out, whoever says so: torch, a library of it, or what has compiled a step."""
+    while error is not None:
+        text = str(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in NO_MEMORY):
+            return True
+        error = error.__cause__
+    return False
+
+
+NO_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")

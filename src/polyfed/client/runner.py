@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyfed.client.autograd import Autograd
 from polyfed.client.compiled import CompiledAutograd
-from polyfed.client.device import HOST, arrays_on, precision
+from polyfed.client.device import HOST, arrays_on, no_memory, precision
 from polyfed.client.kept import Kept
 from polyfed.client.loop import LoopClient
 from polyfed.client.memory import Job, Memory
@@ -92,6 +92,7 @@ class ClientRunner:
         tf32: whether products may be rounded to TF32.
         compiled: whether gradients are compiled.
         home: where replies go.
+        make_room: lets go of memory that can be made again: work whose memory has run out is done once more after it.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class ClientRunner:
         tf32: bool = False,
         compiled: bool = False,
         home: torch.device = HOST,
+        make_room: Callable[[], None] | None = None,
     ) -> None:
         self.problem, self.federation, self.layers, self.offset = problem, federation, layers, offset
-        self.device, self._tf32, self._home = device, tf32, home
+        self.device, self._tf32, self._home, self._make_room = device, tf32, home, make_room
         self._on_device = on_device or arrays_on(device, federation)
         self._reader = Kept(self._on_device) if federation.streamed else None
         self.autograd = (CompiledAutograd if compiled else Autograd)(problem, device)
@@ -118,12 +120,24 @@ class ClientRunner:
 
     def __call__(self, job: Job) -> tuple[Reply, ClientState | None]:
         try:
-            arrays, state = self._perform(job)
-            return Reply({name: self._fit(name, v).to(self._home) for name, v in arrays.items()}), self._kept(state)
+            return self._answered(job)
         except Exception as error:  # a client that fails is an answer, not the end of the run
-            about = f"Client {job.client}, round {job.request.round}, {job.request.work!r}"
-            keep_traceback(self.layers.failures, error, about)
-            return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
+            if self._make_room is None or not no_memory(error):
+                return self._failed(job, error)
+        self._make_room()  # now that the error, which would hold memory, is gone
+        try:
+            return self._answered(job)
+        except Exception as error:
+            return self._failed(job, error)
+
+    def _answered(self, job: Job) -> tuple[Reply, ClientState | None]:
+        arrays, state = self._perform(job)
+        return Reply({name: self._fit(name, v).to(self._home) for name, v in arrays.items()}), self._kept(state)
+
+    def _failed(self, job: Job, error: Exception) -> tuple[Reply, None]:
+        about = f"Client {job.client}, round {job.request.round}, {job.request.work!r}"
+        keep_traceback(self.layers.failures, error, about)
+        return Reply(error=f"{type(error).__name__}: {error}{_remedy(error)}"), None
 
     def _perform(self, job: Job) -> tuple[Mapping[str, Any], ClientState | None]:
         client, request, state = job
@@ -204,4 +218,6 @@ def _remedy(error: Exception) -> str:
     """What to do about an error whose own words do not say."""
     if "more than 1 value per channel" in str(error):
         return "; BatchNorm cannot train on a batch of one row: choose another batch_size, or use GroupNorm"
+    if no_memory(error):
+        return "; one client alone does not fit into the device's memory: use a smaller batch_size"
     return ""

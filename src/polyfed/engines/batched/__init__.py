@@ -72,7 +72,8 @@ class Batched(Engine):
         pool = torch.cuda.graph_pool_handle() if graph and fast else None
         settings = Settings(self.device, tf32, compile and fast and not slow, graph and fast, pool, way, recompute)
         self.chunks = Chunks(chunk, self.device, self.choices)
-        self.together = {name: Together(part, layers, settings, self.choices) for name, part in parts.items()}
+        about = layers, settings, self.choices, self._forget
+        self.together = {name: Together(part, *about) for name, part in parts.items()}
         own: dict[str, Any] = {"device": device, "chunk": chunk, "tf32": tf32, "compile": compile}
         own |= {"graph": graph, "way": way, "recompute": recompute, "devices": 1}
         self.others = others(self, devices, partial(Batched, parts, layers, **own))

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from polyfed.client.device import no_memory
 from polyfed.core.choices import Choices
 from polyfed.core.errors import BadInput
-from polyfed.engines.batched.together import Group, Together, no_memory
+from polyfed.engines.batched.together import Group, Together
 
 MOST = 1024  # clients at once, on a GPU
 ON_HOST = 64  # on a CPU: larger stacks leave its caches

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from polyfed.client.device import HOST, arrays_on, precision, resident
+from polyfed.client.device import HOST, arrays_on, no_memory, precision, resident
 from polyfed.client.memory import Memory
 from polyfed.client.runner import ClientRunner, perform, unchecked
 from polyfed.core import tensorkeys
@@ -77,11 +77,14 @@ class Together:
         layers: around the work.
         settings: where and how programs run.
         choices: of the run.
+        make_room: lets go of all memory of the engine that can be made again.
     """
 
-    def __init__(self, part: Part, layers: Layers, settings: Settings, choices: Choices) -> None:
+    def __init__(
+        self, part: Part, layers: Layers, settings: Settings, choices: Choices, make_room: Callable[[], None]
+    ) -> None:
         self.problem, self.federation, self.layers, self.settings = part.problem, part.federation, layers, settings
-        self._part = part
+        self._part, self._make_room = part, make_room
         self.memory = Memory()
         population = Population.of(part.problem, part.federation)
         self._examples, self._holds = population.examples, population.holds
@@ -244,6 +247,7 @@ class Together:
             self._runners[compiled] = ClientRunner(
                 self.problem, self.federation, self.layers,
                 device=device, on_device=self._arrays, tf32=tf32, compiled=compiled, home=device,
+                make_room=self._make_room,
             )  # fmt: skip
         return self._runners[compiled]
 
@@ -438,17 +442,6 @@ class Together:
         return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)
 
 
-def no_memory(error: BaseException | None) -> bool:
-    """Whether a device's memory has run out, whoever says so: torch, a library of it, or what has compiled a step."""
-    while error is not None:
-        text = str(error)
-        if isinstance(error, torch.cuda.OutOfMemoryError) or any(sign in text for sign in NO_MEMORY):
-            return True
-        error = error.__cause__
-    return False
-
-
-NO_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 FINITE = "polyfed.finite"  # whether a client's arrays were finite before the layers changed them
 
 
