@@ -221,9 +221,15 @@ def test_a_grid_that_has_not_begun_leaves_a_claim_in_part() -> None:
     cells = [Figures("g", label, seed, {"m": v}) for label, values in rows.items() for seed, v in enumerate(values)]
     record = Record("p", "i", "full", 16, cells=cells)
     assert judge(item, claim, record).verdict == "seen"
-    item.grids.append(Grid(name="later", rows=[Row(label=label) for label in rows]))
+    item.grids.append(Grid(name="later", title="A later grid", rows=[Row(label=label) for label in rows]))
     found = judge(item, claim, record)
     assert (found.verdict, [part.verdict for part in found.parts]) == ("in part", ["seen"])
+    assert found.waits == ["A later grid"]
+
+
+def test_a_claim_says_how_many_seeds_its_own_rows_have() -> None:
+    found = judged({"a": A, "b": B[:3], "other": A[:1]}, kind="greater", row="a", than=["b"])
+    assert found.seeds == [3, 4]
 
 
 def test_a_trend_of_differences_is_of_each_row_above_its_own() -> None:

@@ -166,7 +166,8 @@ def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monke
     assert "| [Figure 1](toy-paper.md) | Powers rise with n. | seen | 3 |" in index
     assert "| [Table 1](toy-paper.md) | Large steps end lower. | in part | 2, quick |" in index
     assert "Of 2 claims: 1 seen, 1 seen in part, 0 not seen, 0 not run. 1 of these verdicts are of quick" in index
-    assert "1 of those seen in part have fewer than 3 seeds" in index
+    assert "1 of those seen in part have rows with fewer than 3 seeds" in index
+    assert "0 would be seen, but" in index
     assert "Measured figures are of the quick version" in page
     extension.draw_figures(SimpleNamespace(srcdir=tmp_path / "docs"))
     assert {path.name for path in (tmp_path / "docs").glob("results/figures/toy-paper/*")} == {"fig1.svg", "table1.svg"}

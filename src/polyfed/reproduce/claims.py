@@ -68,12 +68,23 @@ class Part:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its verdict and the parts that it follows from, of a record."""
+    """A claim, its verdict and the parts that it follows from, of a record.
+
+    Args:
+        claim: which.
+        verdict: by rule.
+        parts: its comparisons.
+        record: whose figures they are of.
+        seeds: how many each of its rows has, from the fewest to the most.
+        waits: titles of grids that it is about, too, and that have not begun.
+    """
 
     claim: Claim
     verdict: Word
     parts: list[Part] = field(default_factory=list)
     record: Record | None = None
+    seeds: list[int] = field(default_factory=list)
+    waits: list[str] = field(default_factory=list)
 
 
 def judge_all(item: Item, record: Record) -> list[Judged]:
@@ -112,7 +123,9 @@ def judge(item: Item, claim: Claim, record: Record) -> Judged:
         lost = parts[i].verdict == "seen" and p >= ALPHA
         parts[i] = replace(parts[i], p=p, verdict="in part" if lost else parts[i].verdict)
     verdict = together([part.verdict for part in parts])
-    return Judged(claim, "in part" if verdict == "seen" and asked[0].waits else verdict, parts, record)
+    seeds = sorted({many for one in asked for many in one.seeds})
+    waits = asked[0].waits
+    return Judged(claim, "in part" if verdict == "seen" and waits else verdict, parts, record, seeds, waits)
 
 
 def together(words: Sequence[Word]) -> Word:
@@ -140,10 +153,17 @@ class _Asked:
         return self.claim.grids or [grid.name for grid in self.item.grids]
 
     @property
-    def waits(self) -> bool:
-        """Whether a grid that the claim is about has not begun yet."""
+    def waits(self) -> list[str]:
+        """Titles of grids that the claim is about and that have not begun yet."""
         later = [grid for grid in self.grids if not self.begun(grid)]
-        return any(self.has(row, grid) for grid in later for row in self._named)
+        some = [grid for grid in later if any(self.has(row, grid) for row in self._named)]
+        return [self.item.grid(grid).title or grid for grid in some]
+
+    @property
+    def seeds(self) -> list[int]:
+        """How many figures each row has that the claim compares."""
+        some = [grid for grid in self.grids if self.begun(grid)]
+        return [len(self.values(row, grid)) for grid in some for row in self._named if self.has(row, grid)]
 
     def begun(self, grid: str) -> bool:
         """Whether some cell of a grid is there."""

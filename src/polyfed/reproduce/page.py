@@ -141,6 +141,7 @@ def _claims(judged: Sequence[Judged], several: bool) -> str:
     for one in judged:
         lines.append(f"- **{one.verdict}{_mark(one) * several}**: {one.claim.text}")
         lines += [f"  - {part.what}{_statistic(part)}: {part.verdict}" for part in one.parts]
+        lines += [f"  - {'; '.join(one.waits)}: not run yet"] * bool(one.parts and one.waits)
     return "\n".join(lines)
 
 
@@ -260,29 +261,24 @@ Each page has the published values beside ours, the test behind each verdict, an
 
 
 def _how_sure(judged: Mapping[str, Sequence[Judged]]) -> str:
-    """How many verdicts are of quick versions, and how many rest on too few seeds for a test."""
+    """How many verdicts are of quick versions, how many rest on too few seeds for a test, and how many on a part."""
     ran = [(one, one.record) for some in judged.values() for one in some if one.record and one.verdict != "not run"]
     quick = sum(record.mode == "quick" for _, record in ran)
-    few = sum(one.verdict == "in part" and _many(record)[-1] < FEWEST for one, record in ran)
+    part = [one for one, _ in ran if one.verdict == "in part"]
+    few = sum(one.seeds[0] < FEWEST for one in part)
+    waits = sum(all(p.verdict == "seen" for p in one.parts) for one in part)
     return (
         f"{quick} of these verdicts are of quick versions, which are smaller than the papers' experiments. {few} of "
-        f"those seen in part have fewer than {FEWEST} seeds, which allow no test: means are as claimed, in half of the "
-        "comparisons or more, and no more is known."
+        f"those seen in part have rows with fewer than {FEWEST} seeds, which allow no test: means are as claimed, in half "
+        f"of the comparisons or more, and no more is known. {waits} would be seen, but some data sets or settings that "
+        "they are about have not been run."
     )
 
 
 def _seeds(one: Judged) -> str:
     if one.record is None or one.verdict == "not run":
         return ""
-    return f"{_span(_many(one.record))}{', quick' if one.record.mode == 'quick' else ''}"
-
-
-def _many(record: Record) -> list[int]:
-    """How many seeds rows have, from the fewest to the most."""
-    seeds: dict[tuple[str, str], set[int]] = {}
-    for cell in record.cells:
-        seeds.setdefault((cell.grid, cell.row), set()).add(cell.seed)
-    return sorted({len(some) for some in seeds.values()})
+    return f"{_span(one.seeds)}{', quick' if one.record.mode == 'quick' else ''}"
 
 
 def state_of(item: Item, records: Sequence[Record]) -> Word:
