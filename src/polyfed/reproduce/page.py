@@ -269,8 +269,8 @@ def _how_sure(judged: Mapping[str, Sequence[Judged]]) -> str:
     waits = sum(all(p.verdict == "seen" for p in one.parts) for one in part)
     return (
         f"{quick} of these verdicts are of quick versions, which are smaller than the papers' experiments. {few} of "
-        f"those seen in part have rows with fewer than {FEWEST} seeds, which allow no test: means are as claimed, in half "
-        f"of the comparisons or more, and no more is known. {waits} would be seen, but some data sets or settings that "
+        f"those seen in part have rows with fewer than {FEWEST} seeds, which allow no test: means are as claimed, in "
+        f"half of the comparisons or more, and no more is known. {waits} would be seen, but some data sets or settings that "
         "they are about have not been run."
     )
 
