@@ -270,8 +270,8 @@ def _how_sure(judged: Mapping[str, Sequence[Judged]]) -> str:
     return (
         f"{quick} of these verdicts are of quick versions, which are smaller than the papers' experiments. {few} of "
         f"those seen in part have rows with fewer than {FEWEST} seeds, which allow no test: means are as claimed, in "
-        f"half of the comparisons or more, and no more is known. {waits} would be seen, but some data sets or settings that "
-        "they are about have not been run."
+        f"half of the comparisons or more, and no more is known. {waits} would be seen, but some data sets or settings "
+        "that they are about have not been run."
     )
 
 
