@@ -6,7 +6,7 @@ record of are left out. What is finished is packed: `polyfed reproduce --merge P
 `python tools/results.py --take=runs/reproduce`.
 
 Processes on a GPU (`--jobs`) and others on cores alone (`--cores`) take from two lists; ITEM+ goes to the second.
-ITEM:GRID is one grid of an item.
+ITEM:GRID is one grid of an item; with `--claimed` only rows that some claim compares are run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from polyfed.core.errors import Interrupted
 from polyfed.reproduce.driving import Driver, _compute, driven_cells, driver_of, file_of
 from polyfed.reproduce.grids import cells_of, missing_of
-from polyfed.reproduce.item import Grid, Item, chosen
+from polyfed.reproduce.item import Claim, Grid, Item, chosen
 from polyfed.reproduce.packing import write_pack
 from polyfed.reproduce.record import FILE, known
 from polyfed.reproduce.running import How, _borrow, _sign, collect, folder_of
@@ -52,13 +52,22 @@ class One(NamedTuple):
         return self.item.key, self.grid.name
 
 
-def listed(names: list[str], out: Path, seeds: int) -> list[One]:
+def listed(names: list[str], out: Path, seeds: int, claimed: bool) -> list[One]:
     """The cells that are to be run, those of few seeds first."""
     found = []
     for name, _, grid in (name.partition(":") for name in names):
         of = [one for item in chosen(name) for one in missing_cells(item, out)]
         found += [one for one in of if one.cell.seed < seeds and one.grid.name == (grid or one.grid.name)]
+    if claimed:
+        found = [one for one in found if any(compares(claim, one) for claim in one.item.claims)]
     return sorted(found, key=lambda one: one.cell.seed >= TESTED)  # stable
+
+
+def compares(claim: Claim, one: One) -> bool:
+    """Whether a claim is about a cell's row; a claim names rows of all its grids, or 'grid / row'."""
+    named = {claim.row, *claim.than, *claim.rows}
+    of_grid = one.grid.name in (claim.grids or [one.grid.name])
+    return (of_grid and one.cell.row in named) or f"{one.grid.name} / {one.cell.row}" in named
 
 
 def missing_cells(item: Item, out: Path) -> Iterator[One]:
@@ -155,6 +164,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0, help="processes on the GPU")
     parser.add_argument("--cores", type=int, default=0, help="processes on cores alone")
     parser.add_argument("--seeds", type=int, default=100, help="only so many of the first")
+    parser.add_argument("--claimed", action="store_true", help="only rows that some claim compares")
     parser.add_argument("--engine", default="{}", help="more settings of the engine, as JSON")
     parser.add_argument("--compiled-from", type=int, default=0, help="rounds from which on steps are compiled")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
@@ -165,7 +175,8 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     slow = [name.rstrip("+") for name in asked.items if name.endswith("+")]
     fast = [name for name in asked.items if not name.endswith("+")]
-    lists = [(listed(fast, asked.out, asked.seeds), asked.jobs), (listed(slow, asked.out, asked.seeds), asked.cores)]
+    which = asked.out, asked.seeds, asked.claimed
+    lists = [(listed(fast, *which), asked.jobs), (listed(slow, *which), asked.cores)]
     print(*(f"{len(cells)} cells for {jobs} processes" for cells, jobs in lists), sep="; ", flush=True)
     # drivers before the processes begin: what rows share is kept by modules, as MEMO of many_models.training
     driven = {one.where: one for cells, _ in lists for one in cells if one.grid.driver}

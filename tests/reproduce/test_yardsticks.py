@@ -29,7 +29,8 @@ def test_polyfed_and_a_plain_loop_do_the_same_work(tmp_path: Path) -> None:
     path = str(tmp_path / "work.pt")
     how = {**HOW, "batch": 100}  # all of a client's rows, so that their order does not matter
     torch.save({**work(), "how": how}, path)
-    (_, first), (_, second) = loop(path, 1), polyfed(path, 1)
+    (_, first, one), (_, second, other) = loop(path, 1), polyfed(path, 1)
+    assert one == other == 3 * 100  # everybody's rows, three times
     start = network("logistic", 0).state_dict()
     for name, value in first.state_dict().items():
         torch.testing.assert_close(second.state_dict()[name].to(value), value, rtol=1e-4, atol=1e-6)
@@ -42,6 +43,13 @@ def test_a_contestant_is_a_process_whose_time_is_taken() -> None:
     assert found["rounds"] == 3
     assert found["values"]["total"] * 1000 > 3 * found["values"]["a_round"] > 0
     assert found["values"]["cpu"] > 0
+
+
+def test_times_a_row_are_of_the_rows_that_were_trained_on() -> None:
+    values = race("polyfed", work(), {**HOW, "cohort": 2})["values"]
+    rows = 3 * 1000 * values["a_round"] / values["a_row"]
+    assert 3 * (10 + 20) - 1 < rows < 3 * (30 + 40) + 1
+    assert values["cpu_a_row"] / values["cpu"] == pytest.approx(values["a_row"] / values["a_round"])
 
 
 def test_a_framework_that_is_not_here_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

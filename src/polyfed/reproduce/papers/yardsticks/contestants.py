@@ -3,7 +3,8 @@
 Each is run as a process of its own, `python contestants.py polyfed WORK.pt`, as pfl needs an environment of its own:
 this file imports nothing of polyfed but in polyfed's own function. WORK.pt is a dict that `torch.load` reads: x, y,
 the clients' lengths (their rows lie one after another), test_x, test_y, and how to train. The last line printed is
-{"seconds": of the rounds, "cpu": processor seconds of the rounds or null, "accuracy": on the test rows, in percent}.
+{"seconds": of the rounds, "cpu": processor seconds of the rounds or null, "rows": on which clients trained, "accuracy":
+on the test rows, in percent}. Everybody draws cohorts of its own, and where clients' sizes differ that is other work.
 """
 
 from __future__ import annotations
@@ -115,28 +116,29 @@ class Clock:
         return wall - a, cpu - b
 
 
-Took = tuple[tuple[float, float | None], nn.Module]
+Took = tuple[tuple[float, float | None], nn.Module, int]
 
-# -- the contestants: each returns the seconds of the rounds, and the model
+# -- the contestants: each returns the seconds of the rounds, the model, and how many rows its clients trained on
 
 
 def loop(path: str, processes: int) -> Took:
     """A plain loop over the clients, as one writes it by hand."""
     work = Work(path, device())
-    how, model = work.how, work.model()
+    how, model, rows = work.how, work.model(), 0
     clock = Clock()
     for _ in range(how["rounds"]):
         cohort = torch.randperm(len(work.lengths))[: how["cohort"]].tolist()
         start = {name: value.clone() for name, value in model.state_dict().items()}
         total = {name: torch.zeros_like(value) for name, value in start.items()}
         whole = sum(work.lengths[c] for c in cohort)
+        rows += whole
         for client in cohort:
             model.load_state_dict(start)
             local_steps(model, work.x[work.rows(client)], work.y[work.rows(client)], how)
             for name, value in model.state_dict().items():
                 total[name] += value * (work.lengths[client] / whole)
         model.load_state_dict(total)
-    return clock.read(), model
+    return clock.read(), model, rows
 
 
 def polyfed(path: str, processes: int) -> Took:
@@ -157,7 +159,9 @@ def polyfed(path: str, processes: int) -> Took:
             engine=how.get("engine", "auto"), evaluate={"every": how["rounds"]}, check_rows=False,
             out=Path(folder) / "run",
         )  # fmt: skip
-        return clock.read(), result.model
+        took = clock.read()
+    rows = sum(work.lengths[client] for line in result.history for client in line["cohort"])
+    return took, result.model, rows
 
 
 def pfl(path: str, processes: int) -> Took:
@@ -174,7 +178,7 @@ def pfl(path: str, processes: int) -> Took:
     from pfl.model.pytorch import PyTorchModel
 
     work = Work(path, device())
-    how = work.how
+    how, trained = work.how, []
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -190,6 +194,7 @@ def pfl(path: str, processes: int) -> Took:
 
     def of(client: int) -> Any:
         rows = work.rows(client)
+        trained.append(work.lengths[client])
         order = torch.randperm(work.lengths[client], device=work.x.device)
         return PyTorchTensorDataset((work.x[rows][order], work.y[rows][order]), user_id=str(client))
 
@@ -204,7 +209,7 @@ def pfl(path: str, processes: int) -> Took:
     local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=how["lr"], local_batch_size=how["batch"])
     clock = Clock()
     FederatedAveraging().run(parameters, backend, model, local)
-    return clock.read(), net.body
+    return clock.read(), net.body, sum(trained)
 
 
 @cache
@@ -241,14 +246,21 @@ def flower(path: str, processes: int) -> Took:
         content = RecordDict({"arrays": ArrayRecord(model.cpu().state_dict()), "metrics": metrics})
         return Message(content=content, reply_to=message)
 
+    def trained(replies: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({key: sum(int(reply["metrics"][key]) for reply in replies)})
+
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         share = how["cohort"] / clients
-        strategy = FedAvg(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=clients)
+        strategy = FedAvg(
+            fraction_train=share, fraction_evaluate=0.0, min_available_nodes=clients, train_metrics_aggr_fn=trained
+        )
         start = ArrayRecord(network(how["network"], how["seed"]).state_dict())
         clock = Clock()
         result = strategy.start(grid=grid, initial_arrays=start, num_rounds=how["rounds"])
-        torch.save({"seconds": clock.read()[0], "model": result.arrays.to_torch_state_dict()}, out / "model.pt")
+        seconds = clock.read()[0]
+        rows = sum(int(one["num-examples"]) for one in result.train_metrics_clientapp.values())
+        torch.save({"seconds": seconds, "rows": rows, "model": result.arrays.to_torch_state_dict()}, out / "model.pt")
 
     gpus = 1 / processes if device() == "cuda" else 0.0
     run_simulation(
@@ -260,7 +272,7 @@ def flower(path: str, processes: int) -> Took:
     found = torch.load(out / "model.pt", weights_only=True)
     model = network(how["network"], how["seed"])
     model.load_state_dict(found["model"])
-    return (float(found["seconds"]), None), model  # Ray's processes are not this one's children
+    return (float(found["seconds"]), None), model, found["rows"]  # Ray's processes are not this one's children
 
 
 CONTESTANTS = {"loop": loop, "polyfed": polyfed, "pfl": pfl, "flower": flower}
@@ -272,9 +284,9 @@ def main() -> None:
     processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(1)
     torch.manual_seed(1 + torch.load(path, map_location="cpu", weights_only=True)["how"]["seed"])
-    (seconds, cpu), model = CONTESTANTS[name](path, processes)
+    (seconds, cpu), model, rows = CONTESTANTS[name](path, processes)
     accuracy = Work(path, device()).accuracy(model)
-    print(json.dumps({"seconds": seconds, "cpu": cpu, "accuracy": accuracy}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "rows": rows, "accuracy": accuracy}))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def race(name: str, table: dict[str, Any], how: dict[str, Any]) -> dict[str, Any
         found = _run(python, name, path)
         total = time.perf_counter() - start
     each = {key: None if found[key] is None else 1000 * found[key] / how["rounds"] for key in ("seconds", "cpu")}
+    a_row = {key: None if found[key] is None else 1e6 * found[key] / found["rows"] for key in ("seconds", "cpu")}
     values = {"total": total, "a_round": each["seconds"], "cpu": each["cpu"], "accuracy": found["accuracy"]}
+    values |= {"a_row": a_row["seconds"], "cpu_a_row": a_row["cpu"]}
     return {"values": values, "rounds": how["rounds"]}
 
 
