@@ -32,7 +32,7 @@ from polyfed.reproduce.driving import Driver, _compute, driven_cells, driver_of,
 from polyfed.reproduce.grids import cells_of, missing_of
 from polyfed.reproduce.item import Claim, Grid, Item, chosen
 from polyfed.reproduce.packing import write_pack
-from polyfed.reproduce.record import FILE, known
+from polyfed.reproduce.record import FILE, Failed, known, read_record
 from polyfed.reproduce.running import How, _borrow, _sign, collect, folder_of
 from polyfed.study.running import DataOnce, Teller, broken, run_cell
 
@@ -156,6 +156,13 @@ def work(cells: list[One], taken: Any, runner: Runner, log: Path, gpu: bool) -> 
             file.write(json.dumps({**said, "s": round(time.perf_counter() - start, 1), "gpu": gpu}) + "\n")
 
 
+def failed_of(item: Item, log: Path) -> list[Failed]:
+    """An item's cells that did not come to their end, by the log."""
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
+    mine = [(line, *line["at"].rsplit("/", 1)) for line in lines if line["why"]]
+    return [Failed(grid, line["row"], line["seed"], line["why"]) for line, key, grid in mine if key == item.key]
+
+
 def main() -> None:
     """Run, pack, say how much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -198,8 +205,9 @@ def main() -> None:
     items = {item.key: item for name in (*fast, *slow) for item in chosen(name.partition(":")[0])}
     for item in items.values():
         how = How(out=asked.out)
-        if folder_of(item, how).is_dir():
-            collect(item, how).write(folder_of(item, how) / FILE)
+        if (place := folder_of(item, how)).is_dir():
+            known_by_now = read_record(place / FILE).failed if (place / FILE).is_file() else []
+            collect(item, how, [*known_by_now, *failed_of(item, log)]).write(place / FILE)
     if asked.pack:
         print(f"pack: {write_pack(asked.out, asked.pack)}", file=sys.stderr)
 

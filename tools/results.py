@@ -56,10 +56,10 @@ def take(runs: Path, records: Path) -> None:
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
             past = read_record(path) if path.is_file() else None
             own = len(record.cells)
-            if past is not None and not quick and record.changes == past.changes:
+            if past is not None and not quick and record.changes == past.changes and not item.timed:
                 record = joined(_of_today(past, item), record) if own else record
             elif past is not None and own < len(past.cells):
-                continue  # what is quick, or of changed settings, is whole or not taken
+                continue  # what is quick, of changed settings or of another machine's time is whole or not taken
             if record.cells:
                 record.write(path)
                 kept = f", {len(record.cells) - own} of them as they were" if len(record.cells) > own else ""
@@ -74,6 +74,7 @@ def _of_today(record: Record, item: Item) -> Record:
     places = {(grid.name, cell.row, cell.seed) for grid in item.grids for cell in _cells(item, grid)}
     rows = {place[:2] for place in places}
     record.cells = [cell for cell in record.cells if (cell.grid, cell.row, cell.seed) in places]
+    record.failed = [one for one in record.failed if (one.grid, one.row, one.seed) in places]
     record.curves = [curve for curve in record.curves if (curve.grid, curve.row) in rows]
     return record
 

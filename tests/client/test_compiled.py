@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.func import vmap
 from polyfed import Objective, Problem
 from polyfed.client.autograd import Autograd, Programs
 from polyfed.client.compiled import CompiledAutograd, own_code
+from polyfed.client.device import no_memory
 from polyfed.core.problem import Batch
 from polyfed.engines.batched.stacked import Stacked, compiling
 from polyfed.models import Headed
@@ -44,9 +46,9 @@ class Looking(nn.Module):
 
     seen: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, drops: bool = False) -> None:
         super().__init__()
-        body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh())
+        body = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), *([nn.Dropout(0.5)] if drops else []))
         self.layers = Headed(body, {name: nn.Linear(5, 3) for name in ("a", "b")})
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
@@ -56,9 +58,9 @@ class Looking(nn.Module):
         return self.layers(x)
 
 
-def looking(autocast: bool = False) -> Problem:
+def looking(autocast: bool = False, drops: bool = False) -> Problem:
     torch.manual_seed(0)
-    return Problem(Looking(), [Objective(name, "cross-entropy") for name in ("a", "b")], autocast=autocast)
+    return Problem(Looking(drops), [Objective(name, "cross-entropy") for name in ("a", "b")], autocast=autocast)
 
 
 def batch(rows: int, size: float = 1.0) -> Batch:
@@ -98,7 +100,46 @@ def test_a_client_begins_with_buffers_as_they_were(compiled: list[Any]) -> None:
     assert fast.model.get_buffer("seen") is seen
 
 
-def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("works", [0, 1, 2])
+def test_what_the_compiler_cannot_take_goes_without_it(works: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails with the first graph, or after some: what came before them has changed nothing, dropout neither."""
+    from torch._dynamo.backends.debugging import aot_eager
+
+    made: list[Any] = []
+
+    def failing(graph: Any, inputs: Any) -> Any:
+        made.append(graph)
+        if len(made) > works:
+            raise NotImplementedError("no such instruction")
+        return aot_eager(graph, inputs)
+
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=failing))
+    torch._dynamo.reset()
+    problem = looking(drops=True)
+    fast, plain = CompiledAutograd(problem), Autograd(problem)
+    first = weakref.ref(fast.model)
+    x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
+    some = x, buffers, batch(4), torch.ones(2), [True, True]
+    with compiling():
+        torch.manual_seed(1)
+        expected = plain.grad(*some)
+        torch.manual_seed(1)
+        with pytest.warns(RuntimeWarning, match="is not compiled any more: BackendCompilerFailed") as caught:
+            found = fast.grad(*some)
+        torch.testing.assert_close(found, expected)
+        torch.manual_seed(2)
+        expected = plain.grad(*some)
+        torch.manual_seed(2)
+        torch.testing.assert_close(fast.grad(*some), expected)
+    assert len(caught) == 1
+    assert len(made) == works + 1
+    torch._dynamo.reset()  # the compiler's caches know the module, too
+    gc.collect()
+    assert first() is None
+    assert fast.model.get_buffer("seen") == plain.model.get_buffer("seen") == 2  # no step was counted twice
+
+
+def test_a_compiler_that_fails_is_left_also_where_warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(graph: Any, inputs: Any) -> Any:
         raise NotImplementedError("no such instruction")
 
@@ -106,23 +147,51 @@ def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.Monke
     torch._dynamo.reset()
     problem = looking()
     fast, plain = CompiledAutograd(problem), Autograd(problem)
-    first = weakref.ref(fast.model)
-    x, buffers = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
-    some = x, buffers, batch(4), torch.ones(2), [True, True]
-    with compiling():
-        torch.testing.assert_close(fast.grad(*some), plain.grad(*some))  # the first one is not compiled
-        torch.manual_seed(1)
-        expected = plain.grad(*some)
-        torch.manual_seed(1)
-        with pytest.warns(RuntimeWarning, match="is not compiled any more: BackendCompilerFailed") as caught:
-            found = fast.grad(*some)
-        torch.testing.assert_close(found, expected)
+    some = problem.initial()["x"].clone(), problem.initial()["buffers"].clone(), batch(4), torch.ones(2), [True, True]
+    with compiling(), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        with pytest.raises(RuntimeWarning, match="is not compiled any more"):
+            fast.grad(*some)
         torch.testing.assert_close(fast.grad(*some), plain.grad(*some))
-    assert len(caught) == 1
-    torch._dynamo.reset()  # the compiler's caches know the module, too
-    gc.collect()
-    assert first() is None
-    assert fast.model.get_buffer("seen") == plain.model.get_buffer("seen") == 3  # no step was counted twice
+
+
+def test_memory_that_runs_out_is_no_failure_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(graph: Any, inputs: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=crowded))
+    torch._dynamo.reset()
+    problem = looking()
+    fast = CompiledAutograd(problem)
+    some = problem.initial()["x"].clone(), problem.initial()["buffers"].clone(), batch(4), torch.ones(2), [True, True]
+    with compiling(), pytest.raises(Exception, match="CUDA out of memory") as caught:
+        fast.grad(*some)
+    assert no_memory(caught.value)
+    assert fast._compiles
+
+
+def test_all_gradients_are_of_compiled_programs_the_first_one_too(compiled: list[Any]) -> None:
+    """A compiler may draw dropout in its own way: work that is done again, or in a run that goes on, draws the same."""
+    problem = looking(drops=True)
+    fast, some = CompiledAutograd(problem), batch(8)
+    start = problem.initial()["x"].clone(), problem.initial()["buffers"].clone()
+    found = []
+    with compiling():
+        for _ in range(2):
+            torch.manual_seed(3)
+            fast.reset()
+            before = len(compiled)
+            found.append(fast.grad(*start, some, torch.ones(2), [True, True]))
+            assert (len(compiled) > before) is (len(found) == 1)
+        for _ in range(2):
+            fast.forget()  # memory that can be made again: so are programs
+            torch.manual_seed(3)
+            fast.reset()
+            found.append(fast.grad(*start, some, torch.ones(2), [True, True]))
+    assert fast._compiles
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=0, atol=0)
+    assert float(fast.model.get_buffer("seen")) == 1
 
 
 def test_an_error_of_one_client_is_its_own_and_ends_no_compiling(compiled: list[Any]) -> None:
@@ -160,8 +229,17 @@ class Keeping(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("how", ["buffer", "attribute", "nothing"])
-def test_only_modules_that_keep_nothing_are_replayed(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def keeping(how: str) -> Problem:
+    model: nn.Module = Keeping(how)
+    if how == "statistics":
+        model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    return Problem(model, [Objective("a", "cross-entropy")])
+
+
+@pytest.mark.parametrize("how", ["buffer", "attribute", "statistics", "nothing"])
+def test_only_modules_that_keep_nothing_are_replayed(
+    how: str, compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a replayed program gives is written over by the next step."""
     replayed: list[bool] = []
     made = CompiledAutograd._made
@@ -171,10 +249,12 @@ def test_only_modules_that_keep_nothing_are_replayed(how: str, monkeypatch: pyte
         return made(self, replays)
 
     monkeypatch.setattr(CompiledAutograd, "_made", noted)
-    problem = Problem(Keeping(how), [Objective("a", "cross-entropy")])
-    fast = CompiledAutograd(problem)
-    fast.grad(problem.initial()["x"].clone(), torch.zeros(0), batch(4), torch.ones(1), [True])
-    assert replayed == [how == "nothing"]
+    problem = keeping(how)
+    fast, start = CompiledAutograd(problem), problem.initial()
+    with compiling():
+        for _ in range(2):
+            fast.grad(start["x"].clone(), start["buffers"].clone(), batch(4), torch.ones(1), [True])
+    assert replayed == [how in ("statistics", "nothing")]  # a layer's own statistics stay in their place
 
 
 def test_a_buffer_that_is_a_view_is_put_back() -> None:

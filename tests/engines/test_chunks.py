@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from polyfed import train
+from polyfed import Objective, Problem, train
 from polyfed.client.autograd import Autograd
 from polyfed.client.device import no_memory
 from polyfed.core.choices import Choices
@@ -21,6 +22,7 @@ from polyfed.core.part import Part
 from polyfed.engines.batched import Batched, chunks
 from polyfed.engines.batched.chunks import MOST, ON_HOST, Chunks, fitting
 from polyfed.engines.batched.together import Group, Together
+from polyfed.models import Headed
 from small import small_federation, small_problem, vector
 
 MB, GB = 10**6, 10**9
@@ -228,12 +230,16 @@ def test_a_round_in_which_memory_runs_out_gives_the_same(
 def test_one_after_another_a_client_without_memory_is_done_again(
     method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what can be made again gone, its work has room: nobody fails, and the round is the same."""
+    """With what can be made again gone, its work has room: nobody fails, and the round is the same, dropout too."""
     algorithm = {"name": method, "lr": 0.1, "local_steps": 2, "batch_size": 8}
     monkeypatch.setattr(Together, "_loops", lambda self, work: True)
 
     def run() -> Any:
-        return train(small_problem(), small_federation(clients=4), algorithm, rounds=3, engine=engine)
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5))
+        model = Headed(body, {name: nn.Linear(8, 3) for name in ("left", "right")})
+        problem = Problem(model, [Objective(name, "cross-entropy") for name in ("left", "right")])
+        return train(problem, small_federation(clients=4), algorithm, rounds=3, engine=engine)
 
     engine = {"name": "batched", "device": "cpu"}
     undisturbed, grad, jacobian, forget = run(), Autograd._grad, Autograd._jacobian, Batched._forget

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import warnings
+import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,14 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, train
+from polyfed.client.runner import ClientRunner
 from polyfed.core.choices import Choices
 from polyfed.core.errors import BadInput, reason
+from polyfed.core.layer import Layers
+from polyfed.core.messages import Request
+from polyfed.core.registry import forget
+from polyfed.core.work import work
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
 from polyfed.engines.batched.stacked import Stacked
 from polyfed.engines.batched.together import Together
 from polyfed.engines.batched.ways import Settings, Ways
+from polyfed.run.plan import one_part
 from small import small_federation, small_problem, vector
 
 GPU = ["cuda"] if torch.cuda.is_available() else []
@@ -295,6 +303,85 @@ def test_what_can_be_neither_goes_one_after_another_compiled(
     (measuring,) = [text for text in result.summary["choices"] if "'evaluate' goes" in text]
     assert "in branches" in measuring  # no gradients, and so no reason to compile a client alone
     assert all("nor recorded (as another work of this model)" in text for text in said[1:])
+
+
+def test_work_that_cannot_be_stacked_leaves_the_others_of_its_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the model is not the reason, they go as they did, and new ones are tried."""
+    looked = [False]
+
+    class Program:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+            looked[0], self._program = False, program
+            program(*arguments)
+            if looked[0]:
+                raise Waits("it looks at numbers")
+
+        def __call__(self, arguments: Any) -> Any:
+            return self._program(*arguments)
+
+    @work("peek", reply={"z": ""})
+    def peek(client: Any, request: Request) -> Any:
+        looked[0] = True
+        return {"z": client.holds.sum() if float(client.holds[0]) > 0 else client.holds.max()}
+
+    record_with(Program, monkeypatch, compile=True)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: f)
+    monkeypatch.setattr(ways, "compared", lambda *calls, clock: [0.0])
+    problem = small_problem()
+    engine = Batched(one_part(problem, small_federation()), Layers(()), device="cpu")
+    sgd = {"lr": 0.1, "steps": 1, "batch_size": 4}
+    shared = {**problem.initial(), "omega": torch.tensor([0.5, 0.5], dtype=problem.dtype)}
+    try:
+        asked: list[Any] = [("sgd", sgd), ("peek", {}), ("sgd", sgd), ("evaluate", {"split": "train"})]
+        for t, (name, options) in enumerate(asked):
+            (*stacks,) = engine.ask([0, 1], Request(name, shared, options=options, round=t))
+            assert [list(stack.clients) for stack in stacks] == ([[0], [1]] if name == "peek" else [[0, 1]])
+    finally:
+        forget(__name__)
+    (part,) = engine.together.values()
+    assert part.ways.refused.keys() == part._one_by_one.keys() == {"peek"}
+    assert [text.partition(" (")[0] for text in engine.choices.sentences() if "one client after" in text] == [
+        "The work 'peek' goes one client after another, compiled: it cannot be stacked"
+    ]
+
+
+def test_memory_that_runs_out_before_the_first_client_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of single clients has a model of its own, which has to fit, too."""
+    monkeypatch.setattr(Together, "_loops", lambda self, work: True)
+    made, forgotten = [0], [0]
+    init, less = ClientRunner.__init__, Batched._forget
+
+    def crowded(self: ClientRunner, *arguments: Any, **settings: Any) -> None:
+        made[0] += "make_room" in settings  # not the server's own
+        if made[0] == 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        init(self, *arguments, **settings)
+
+    def forgetting(self: Batched) -> None:
+        forgotten[0] += 1
+        less(self)
+
+    plain = vector(run("local"))
+    monkeypatch.setattr(ClientRunner, "__init__", crowded)
+    monkeypatch.setattr(Batched, "_forget", forgetting)
+    assert vector(run({"name": "batched", "device": "cpu"})).equal(plain)
+    assert forgotten == [1]
+
+
+def test_an_engine_goes_with_its_run() -> None:
+    """At once, with the memory that it has, and not when Python next looks for cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        engine = Batched(one_part(small_problem(), small_federation()), Layers(()), device="cpu")
+        sgd = {"lr": 0.1, "steps": 1, "batch_size": 4}
+        shared = {**small_problem().initial(), "omega": torch.tensor([0.5, 0.5])}
+        list(engine.ask([0, 1], Request("sgd", shared, options=sgd)))
+        of: list[Any] = [weakref.ref(engine), *map(weakref.ref, engine.together.values())]
+        del engine
+        assert [one() for one in of] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("device", ["cpu", *GPU])

@@ -10,7 +10,7 @@ from scipy import stats
 
 from polyfed.reproduce.claims import judge, kendall_p, tau, together
 from polyfed.reproduce.item import Claim, Grid, Item, Measure, Minutes, Published, Row
-from polyfed.reproduce.record import Figures, Record
+from polyfed.reproduce.record import Failed, Figures, Record
 
 Rows = dict[str, list[float | None]]
 
@@ -83,6 +83,17 @@ def test_level_is_two_one_sided_tests() -> None:
     assert found.verdict == "seen"
     assert judged({"a": near, "b": B}, kind="level", row="a", than=["b"], margin=0.05).verdict == "in part"
     assert judged({"a": A, "b": B}, kind="level", row="a", than=["b"], margin=0.5).verdict == "not seen"
+
+
+def test_runs_that_failed_are_seeds_without_a_figure() -> None:
+    item, claim = item_with({"a": A, "b": B}, {"kind": "greater", "row": "a", "than": ["b"]})
+    cells = [Figures("g", label, seed, {"m": v}) for label, some in (("a", A), ("b", B)) for seed, v in enumerate(some)]
+    record = Record("p", "i", "full", 9, cells=cells)
+    assert judge(item, claim, record).verdict == "seen"
+    record.failed = [Failed("g", "c", 5, "why")]
+    assert judge(item, claim, record).verdict == "seen"  # of another row
+    record.failed = [Failed("g", "a", 5, "why")]
+    assert judge(item, claim, record).verdict == "in part"
 
 
 def test_ratio_has_an_interval_on_the_log_scale() -> None:

@@ -144,10 +144,35 @@ def test_records_taken_twice_are_as_taken_once() -> None:
     once = joined(old, new)
     twice = joined(once, new)
     assert once.curves == twice.curves
+    assert once.made == twice.made
+    assert joined(record_of(range(4), "b"), record_of(range(2, 4), "a")).made != once.made
     assert [(curve.row, curve.runs) for curve in twice.curves] == [("a", 4), ("other", 1)]
     old.curves[0] = replace(old.curves[0], x=[0, 1, 2, 1234600])
     assert joined(old, new).curves[0].runs == 4
     assert joined(once, record_of(range(4), "c", 1.0, x=1234567)).curves[0].mean[0] == 2.5
+
+
+def test_times_of_two_machines_make_no_record_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = use_made_papers(tmp_path / "papers", monkeypatch)
+    tool, records = script(ROOT / "tools" / "results.py"), tmp_path / "records"
+    text = (place / "fig1.toml").read_text()
+    (place / "fig1.toml").write_text("timed = true\n" + text)
+    (item,) = chosen("toy-paper/fig1")
+    run_item(item, How(jobs=1))
+    tool.take(Path("runs/reproduce"), records)
+    path = record_path(records, item, "full")
+    whole = path.read_text()
+    made = sorted(Path("runs/reproduce/toy-paper/fig1").glob("*/*.json"))
+    made[0].unlink()
+    tool.take(Path("runs/reproduce"), records)
+    assert path.read_text() == whole  # fewer are not taken
+    run_item(item, How(jobs=1))
+    past = read_record(path)
+    past.made = [Made("another machine", "1999-01-01", "0.1", len(past.cells))]
+    past.write(path)
+    tool.take(Path("runs/reproduce"), records)
+    assert [one.cells for one in read_record(path).made] == [past.wanted]
+    assert "another machine" not in path.read_text()
 
 
 def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +192,7 @@ def test_records_are_taken_pages_written_and_figures_drawn(tmp_path: Path, monke
     assert "| [Table 1](toy-paper.md) | Large steps end lower. | in part | 2, quick |" in index
     assert "Of 2 claims: 1 seen, 1 seen in part, 0 not seen, 0 not run. 1 of these verdicts are of quick" in index
     assert "1 of those seen in part have rows with fewer than 3 seeds" in index
-    assert "0 would be seen, but" in index
+    assert "0 are seen in all that was run;" in index
     assert "Measured figures are of the quick version" in page
     extension.draw_figures(SimpleNamespace(srcdir=tmp_path / "docs"))
     assert {path.name for path in (tmp_path / "docs").glob("results/figures/toy-paper/*")} == {"fig1.svg", "table1.svg"}

@@ -56,6 +56,9 @@ class Autograd:
             own.copy_(value)  # in its place, which compiled programs know
         self._set()
 
+    def forget(self) -> None:
+        """Let go of memory that can be made again."""
+
     def _set(self) -> None:
         """A forward may have put others in the place of buffers that do not travel."""
         for module, leaf, own, _ in self._others:

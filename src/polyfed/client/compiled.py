@@ -19,6 +19,7 @@ from polyfed.core.errors import reason
 from polyfed.core.problem import Batch, Problem
 
 Program = Callable[..., Any]
+State = tuple[list[Tensor], list[Tensor]]
 NUMBERS = count()  # of models whose programs are compiled
 
 
@@ -66,8 +67,11 @@ class CompiledAutograd(Autograd):
 
     def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
         super().__init__(problem, device)
-        self._fast: Programs | None = None  # compiled after a first gradient that is not
-        self._compiles, self._worked = True, False
+        self._fast: Programs | None = None
+        self._compiles = True
+
+    def forget(self) -> None:
+        self._fast = None
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
@@ -84,21 +88,25 @@ class CompiledAutograd(Autograd):
         f: Callable[..., tuple[Tensor, Tensor, Tensor]] = getattr(self, name)
         if not self._compiles:
             return f(self._plain, *arguments)
+        before = self._state()
         if self._fast is None:
-            kept = _tensors(self.model)
-            found = f(self._plain, *arguments)
-            self._fast = self._made(replays=_tensors(self.model) == kept)
-            return found
-        before = None if self._worked else self._state()
+            self._fast = self._made(replays=not self._keeps(name, *arguments))
+            _draw_again(before[0], self._x.device)
         try:
             next_step()
-            found = f(self._fast, *arguments)
+            return f(self._fast, *arguments)
         except Exception as error:
             if no_memory(error):
                 raise
             return self._without(error, before, name, *arguments)
-        self._worked = True
-        return found
+
+    def _keeps(self, name: str, *arguments: Any) -> bool:
+        """Whether the module keeps a tensor of a step, tried with a copy that is not compiled."""
+        twin, (x, buffers) = Autograd(self.problem, self._x.device), arguments[:2]
+        twin._place(x, buffers, True)
+        before = _tensors(twin.model)
+        getattr(twin, name)(twin._plain, *arguments)
+        return _tensors(twin.model) != before
 
     def _made(self, replays: bool) -> Programs:
         """Compiled programs; replayed ones only of a module that keeps no tensor of a step, as they write over it."""
@@ -106,26 +114,26 @@ class CompiledAutograd(Autograd):
         every = (own_code(f, number, i) for i, f in enumerate(self._plain))
         return Programs(*(replayed(f, self._x.device) if replays else torch.compile(f) for f in every))
 
-    def _state(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _state(self) -> State:
         """What a step changes beside its arguments: generators, and buffers that do not travel."""
         return _drawn(self._x.device), [module.get_buffer(leaf).clone() for module, leaf, _, _ in self._others]
 
-    def _without(self, error: Exception, before: Any, name: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _without(self, error: Exception, before: State, name: str, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The same by programs that are not compiled, of a module that the failure has not touched.
 
         An error of the model's or of a client comes again, and says nothing of the compiler.
         """
         twin = Autograd(self.problem, self._x.device)
-        draws, buffers = before or self._state()
+        draws, buffers = before
         _draw_again(draws, self._x.device)
         for (_, _, own, _), value in zip(twin._others, buffers, strict=True):
             own.copy_(value)
         twin._set()
         found: tuple[Tensor, Tensor, Tensor] = getattr(twin, name)(twin._plain, *arguments)
-        warnings.warn(f"Work of one client after another is not compiled any more: {reason(error)}", RuntimeWarning,
-                      stacklevel=2)  # fmt: skip
         vars(self).update(vars(twin))
         self._fast, self._compiles = None, False  # old programs would keep the old model
+        warnings.warn(f"Work of one client after another is not compiled any more: {reason(error)}", RuntimeWarning,
+                      stacklevel=2)  # fmt: skip
         return found
 
 

@@ -92,7 +92,8 @@ class ClientRunner:
         tf32: whether products may be rounded to TF32.
         compiled: whether gradients are compiled.
         home: where replies go.
-        make_room: lets go of memory that can be made again: work whose memory has run out is done once more after it.
+        make_room: lets go of memory that can be made again: a request's work whose memory has run out is done once more
+            after it.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ClientRunner:
         tf32: bool = False,
         compiled: bool = False,
         home: torch.device = HOST,
-        make_room: Callable[[], None] | None = None,
+        make_room: Callable[[Request], None] | None = None,
     ) -> None:
         self.problem, self.federation, self.layers, self.offset = problem, federation, layers, offset
         self.device, self._tf32, self._home, self._make_room = device, tf32, home, make_room
@@ -124,11 +125,16 @@ class ClientRunner:
         except Exception as error:  # a client that fails is an answer, not the end of the run
             if self._make_room is None or not no_memory(error):
                 return self._failed(job, error)
-        self._make_room()  # now that the error, which would hold memory, is gone
+        self._make_room(job.request)  # now that the error, which would hold memory, is gone
         try:
             return self._answered(job)
         except Exception as error:
             return self._failed(job, error)
+
+    def forget(self) -> None:
+        """Let go of memory that can be made again."""
+        self._sent = None, None, {}
+        self.autograd.forget()
 
     def _answered(self, job: Job) -> tuple[Reply, ClientState | None]:
         arrays, state = self._perform(job)

@@ -193,6 +193,7 @@ class _Asked:
         places = [self._place(row, grid) for row in rows]
         cells = [cell for cell in self.record.cells if (cell.grid, cell.row) in places]
         few = self.measure.take != "reach" and any(cell.values.get(self.measure.name) is None for cell in cells)
+        few = few or any((one.grid, one.row) in places for one in self.record.failed)
         return replace(part, verdict="in part") if few and part.verdict == "seen" else part
 
     def published(self, row: str, grid: str) -> float | None:

@@ -194,7 +194,8 @@ class Item(Table):
     """A figure or a table of a paper.
 
     title: what it is of; where: 'Table 2'; shows: what the paper shows, a sentence or two; precision: how well
-    published values could be read, where they are of a figure; data: data sets that a driver needs; experiment: a
+    published values could be read, where they are of a figure; data: data sets that a driver needs; timed: whether
+    figures are a machine's times, so that those of two machines or days make no record together; experiment: a
     built-in one that [base] changes; differs: where we differ and why, tried: what was varied to find out why, both
     with {measure @ row} or {measure @ grid / row} for figures.
     """
@@ -207,6 +208,7 @@ class Item(Table):
     precision: str = ""
     minutes: Minutes
     data: list[str] = Field(default_factory=list)
+    timed: bool = False
     experiment: str = ""
     base: Settings = Field(default_factory=dict)
     quick: Quick = Field(default_factory=Quick)

@@ -265,13 +265,13 @@ def _how_sure(judged: Mapping[str, Sequence[Judged]]) -> str:
     ran = [(one, one.record) for some in judged.values() for one in some if one.record and one.verdict != "not run"]
     quick = sum(record.mode == "quick" for _, record in ran)
     part = [one for one, _ in ran if one.verdict == "in part"]
-    few = sum(one.seeds[0] < FEWEST for one in part)
+    few = sum(all(p.p is None for p in one.parts) and one.seeds[0] < FEWEST for one in part)
     waits = sum(all(p.verdict == "seen" for p in one.parts) for one in part)
     return (
         f"{quick} of these verdicts are of quick versions, which are smaller than the papers' experiments. {few} of "
         f"those seen in part have rows with fewer than {FEWEST} seeds, which allow no test: means are as claimed, in "
-        f"half of the comparisons or more, and no more is known. {waits} would be seen, but some data sets or settings "
-        "that they are about have not been run."
+        f"half of the comparisons or more, and no more is known. {waits} are seen in all that was run; some data sets "
+        "or settings that they are about have not been."
     )
 
 

@@ -172,7 +172,8 @@ def joined(old: Record, new: Record) -> Record:
     """
     again = {_place(cell) for cell in new.cells}
     kept = [cell for cell in old.cells if _place(cell) not in again]
-    found = replace(new, cells=sorted([*kept, *new.cells], key=_place), made=[*_fewer(old.made, len(kept)), *new.made])
+    made = [*_fewer(_without(old.made, new.made), len(kept)), *new.made]
+    found = replace(new, cells=sorted([*kept, *new.cells], key=_place), made=made)
     found.curves = _together(old, new)
     done, failed = {*map(_place, found.cells)}, {_place(one): one for one in (*old.failed, *new.failed)}
     found.failed = [one for place, one in failed.items() if place not in done]
@@ -181,6 +182,13 @@ def joined(old: Record, new: Record) -> Record:
 
 def _place(one: Figures | Failed) -> tuple[str, str, int]:
     return one.grid, one.row, one.seed
+
+
+def _without(made: Sequence[Made], again: Sequence[Made]) -> list[Made]:
+    """Where and when cells were made, less those of the same machine and day that are taken again."""
+    taken = {(one.machine, one.date, one.version): one.cells for one in again}
+    left = [replace(one, cells=one.cells - taken.get((one.machine, one.date, one.version), 0)) for one in made]
+    return [one for one in left if one.cells > 0]
 
 
 def _fewer(made: Sequence[Made], cells: int) -> list[Made]:

@@ -8,7 +8,8 @@ masked. On a GPU a chunk's whole round is captured in one CUDA graph and replaye
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -72,7 +73,7 @@ class Batched(Engine):
         pool = torch.cuda.graph_pool_handle() if graph and fast else None
         settings = Settings(self.device, tf32, compile and fast and not slow, graph and fast, pool, way, recompute)
         self.chunks = Chunks(chunk, self.device, self.choices)
-        about = layers, settings, self.choices, self._forget
+        about = layers, settings, self.choices, weakly(self._forget)
         self.together = {name: Together(part, *about) for name, part in parts.items()}
         own: dict[str, Any] = {"device": device, "chunk": chunk, "tf32": tf32, "compile": compile}
         own |= {"graph": graph, "way": way, "recompute": recompute, "devices": 1}
@@ -122,3 +123,15 @@ class Batched(Engine):
     def load(self, tree: Mapping[str, Any]) -> None:
         for name, part in self.together.items():
             part.memory.load(tree.get(name, {}))
+
+
+def weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """A method for those whom its object holds: the object, and the memory that it has, goes when nobody else needs it,
+    and not when Python next looks for cycles."""
+    of = weakref.WeakMethod(method)
+
+    def call() -> None:
+        if (found := of()) is not None:
+            found()
+
+    return call

@@ -58,7 +58,7 @@ class Stacked:
         """blanks: of objectives that some client lacks, a label; recompute: whether a compiled gradient computes most
         activations again, which takes less memory (gradient checkpointing)."""
         self.problem, self.device, self._blanks = problem, device, blanks
-        self._kept = RECOMPUTED if recompute else 1.0
+        self._recompute = recompute
         self.model = problem.replica(device)
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
         self._recurrent = False  # whether there are recurrent layers that vmap has no rule for
@@ -165,7 +165,7 @@ class Stacked:
 
     def _grads(self, form: Form, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, omega, buffers, *batch = tensors
-        with _backwards(self._kept):
+        with _backwards(self._recompute):
             x = x.detach().requires_grad_()
             losses, after = self._programs(form)[0](x, buffers, *batch)
             (g,) = torch.autograd.grad((losses * omega).sum(), x)
@@ -173,7 +173,7 @@ class Stacked:
 
     def _jacobians(self, form: Form, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, buffers, *batch = tensors
-        with _backwards(self._kept):
+        with _backwards(self._recompute):
             x = x.detach().requires_grad_()
             losses, after = self._programs(form)[0](x, buffers, *batch)
             totals = losses.sum(0)
@@ -334,13 +334,16 @@ def _keep_compiled() -> None:
 
 
 @contextmanager
-def _backwards(kept: float) -> Iterator[None]:
-    """Inside, gradients are taken, of one graph several times.
-
-    kept: the part of the bytes that a compiled program would keep by itself for its gradient.
-    """
-    with torch.enable_grad(), several_gradients(), config.patch(activation_memory_budget=kept):
+def _backwards(recompute: bool) -> Iterator[None]:
+    """Inside, gradients are taken, of one graph several times."""
+    with torch.enable_grad(), several_gradients(), keeping(recompute):
         yield
+
+
+def keeping(recompute: bool) -> AbstractContextManager[None]:
+    """Inside, what is compiled keeps a part of the bytes for its gradient that it would keep by itself, or all."""
+    kept: AbstractContextManager[None] = config.patch(activation_memory_budget=RECOMPUTED if recompute else 1.0)
+    return kept
 
 
 @contextmanager

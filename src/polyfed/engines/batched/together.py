@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -34,7 +34,7 @@ from polyfed.engines.batched.capture import Captured, Program, Waits
 from polyfed.engines.batched.kernels.batch_norm import takes
 from polyfed.engines.batched.kernels.embedding import counts_words
 from polyfed.engines.batched.manyclients import Loop, ManyClients, Question, Sizes
-from polyfed.engines.batched.stacked import Stacked, compiling
+from polyfed.engines.batched.stacked import Stacked, compiling, keeping
 from polyfed.engines.batched.streams import MOST, Streams
 from polyfed.engines.batched.ways import Settings, Ways
 from polyfed.engines.trial import Facts, cut, depends_on, local_steps, machine
@@ -100,7 +100,8 @@ class Together:
         self._waits: set[str] = set()  # work that cannot be recorded
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
-        self._looks = ""  # why vmap refuses the model, where no work of it can be recorded
+        self._looks = ""  # why vmap refuses the model, where work of it that trains cannot be recorded either
+        self._tried: set[str] = set()  # work of which it is known whether it can be stacked
         self._runners: dict[bool, ClientRunner] = {}  # one that is compiled, and one that is not
         self._streams = Streams(part.problem, part.federation) if part.federation.streamed else None
         if why := unfit(part.problem, layers):
@@ -146,8 +147,8 @@ class Together:
         """The work of a group from its client `start` on: a chunk of it, or all the rest one by one; and how far."""
         rest = slice(start, len(group.clients))
         work = group.request.work
-        if self._looks and work not in self.ways.refused and self.ways.refuse(work, self._looks) and self._alone(work):
-            self._go_singly(group.request, "as another work of this model")
+        if self._looks and work not in self._tried:
+            self._look_first(group.request)
         if group.singly or work in self._one_by_one:
             return self._run_each(group, rest), rest.stop
         now = slice(start, min(start + chunk, rest.stop))
@@ -156,6 +157,7 @@ class Together:
                 now = self._fitting(group, now)
             if now.start == now.stop:
                 return self._run_each(group, rest), rest.stop
+            self._tried.add(work)
             found = self._run_stacked(group, now)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError, IndexError) as error:
             if no_memory(error):
@@ -186,16 +188,30 @@ class Together:
     def _go_singly(self, request: Request, why: str) -> None:
         work = request.work
         self._one_by_one[work] = why
-        if not self._looks:
-            self._looks = self.ways.refused[work]  # other works are not tried: the compiler leaves out for good
-            torch.compiler.reset()  # what has failed under vmap, as the model's forward has
+        if not self._looks and (looks := self._refusal(work)):
+            self._looks = looks
+            torch.compiler.reset()  # it leaves out for good what has failed under vmap, as the model's forward has
         said = f"The work {work!r} goes one client after another, compiled: it cannot be stacked"
         said += f" ({clipped(self.ways.refused[work], 100)}), nor recorded ({clipped(why, 100)})."
         self._choices.make("graph", self.about(request, 0), False, said, lasting=False)
 
+    def _refusal(self, work: str) -> str:
+        """Why vmap refuses the model, as a work uses it, on some rows of a client; nothing where it does not."""
+        rows = self.federation.rows("train", int(np.argmax(self._examples)))[:2]
+        with self._inside():
+            return self.ways.refusal(self._arrays.take(torch.from_numpy(rows)), works[work].measures)
+
+    def _look_first(self, request: Request) -> None:
+        """A model that vmap refuses is not tried with another work: the compiler would leave it out again."""
+        self._tried.add(request.work)
+        if (why := self._refusal(request.work)) and self.ways.refuse(request.work, why) and self._alone(request.work):
+            self._go_singly(request, "as another work of this model")
+
     def forget(self) -> None:
         """Let go of recorded programs."""
         self._captured.clear()
+        for runner in self._runners.values():
+            runner.forget()
 
     # trials
 
@@ -231,25 +247,37 @@ class Together:
     # client by client
 
     def _run_each(self, group: Group, which: slice) -> Iterator[Stack]:
-        runner = self._runner(group.request.work)
+        compiled = self.settings.compile and bool({"", group.request.work} & self._one_by_one.keys())
+        runner = self._runner(compiled)
         for client, place, sent in zip(group.clients[which], group.places[which], group.sent[which], strict=True):
             job = self.memory.job(client, replace(group.request.row(place), shared=sent))
-            with self._compiling():
+            with self._compiling() if compiled else nullcontext(), keeping(self.ways.recompute):
                 reply, state = runner(job)
             self.memory.keep(job, state)
             yield Stack.of(client, reply)
 
-    def _runner(self, work: str) -> ClientRunner:
+    def _runner(self, compiled: bool) -> ClientRunner:
         """Of work that is refused it is worth compiling; of single clients, as attackers are, it is not."""
-        compiled = self.settings.compile and bool({"", work} & self._one_by_one.keys())
         if compiled not in self._runners:
             device, tf32 = self.settings.device, self.settings.tf32
-            self._runners[compiled] = ClientRunner(
-                self.problem, self.federation, self.layers,
+            made = partial(
+                ClientRunner, self.problem, self.federation, self.layers,
                 device=device, on_device=self._arrays, tf32=tf32, compiled=compiled, home=device,
-                make_room=self._make_room,
+                make_room=self._less,
             )  # fmt: skip
+            with suppress(torch.cuda.OutOfMemoryError):
+                self._runners[compiled] = made()
+            if compiled not in self._runners:
+                self._make_room()
+                self._runners[compiled] = made()
         return self._runners[compiled]
+
+    def _less(self, request: Request) -> None:
+        """One client alone does not fit into memory."""
+        if self.ways.keep_less():
+            said = "Activations are computed again for gradients: memory ran out with one client."
+            self._choices.make("recompute", self.about(request, 0), True, said, lasting=False)
+        self._make_room()
 
     def _compiling(self) -> AbstractContextManager[None]:
         """Inside, programs may be compiled."""

@@ -13,10 +13,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils import _pytree as pytree
 
+from polyfed.client.device import no_memory
 from polyfed.core.choices import Choices
-from polyfed.core.errors import cut
-from polyfed.core.problem import Problem
+from polyfed.core.errors import cut, reason
+from polyfed.core.problem import Batch, Problem
 from polyfed.engines.batched.branches import STREAMS, Branches
 from polyfed.engines.batched.capture import Captured
 from polyfed.engines.batched.stacked import Grouped, Stacked
@@ -98,6 +101,25 @@ class Ways:
             return False
         self.refused[work] = why
         return True
+
+    def refusal(self, batch: Batch, measures: bool) -> str:
+        """Why vmap refuses the model itself, trained on a client's batch or measured; nothing where it does not."""
+        operators, device = self._new("stacked", False), self._settings.device
+        start = {name: a.to(device)[None] for name, a in self._problem.initial().items()}
+        own = batch._replace(mask=torch.ones(batch.rows, dtype=self._problem.dtype, device=device))
+        rows = pytree.tree_map(lambda t: t[None], own)
+
+        def one(x: Tensor, buffers: Tensor, batch: Batch) -> Any:
+            holds = x.new_ones(len(self._problem.names))
+            if measures:
+                return operators.measure(x, buffers, holds, batch)
+            return operators.grad(x, buffers, holds, holds, batch)
+
+        try:
+            vmap(one, randomness="different")(start["x"], start["buffers"], rows)
+        except Exception as error:
+            return "" if no_memory(error) else reason(error)
+        return ""
 
     def say_refused(self, work: str, about: Callable[[], Facts]) -> None:
         """The other way works: nothing is lost, and whoever wants to know is told."""

@@ -2,9 +2,9 @@
 
 Each is run as a process of its own, `python contestants.py polyfed WORK.pt`, as pfl needs an environment of its own:
 this file imports nothing of polyfed but in polyfed's own function. WORK.pt is a dict that `torch.load` reads: x, y,
-the clients' lengths (their rows lie one after another), test_x, test_y, and how to train. The last line printed is
-{"seconds": of the rounds, "cpu": processor seconds of the rounds or null, "rows": on which clients trained, "accuracy":
-on the test rows, in percent}. Everybody draws cohorts of its own, and where clients' sizes differ that is other work.
+the clients' lengths (their rows lie one after another), test_x, test_y, and how to train, with the cohort of each
+round: clients' sizes differ, so that other cohorts would be other work. Flower alone draws its own. The last line is
+{"seconds": of the rounds, "cpu": processor seconds of the rounds or null, "accuracy": on the test rows, in percent}.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +51,16 @@ class Work:
     Args:
         path: of the file.
         device: where.
+        rounds: how many, if other than the file says.
     """
 
-    def __init__(self, path: str, device: str) -> None:
+    def __init__(self, path: str, device: str, rounds: int = 0) -> None:
         table = torch.load(path, map_location=device, weights_only=True)
         self.x, self.y, self.test_x, self.test_y = (table[key] for key in ("x", "y", "test_x", "test_y"))
         self.lengths: list[int] = table["lengths"]
         self.starts = [sum(self.lengths[:c]) for c in range(len(self.lengths))]
         self.how: dict[str, Any] = table["how"]
+        self.how["rounds"] = rounds or self.how["rounds"]
 
     def rows(self, client: int) -> slice:
         """A client's rows."""
@@ -116,36 +119,34 @@ class Clock:
         return wall - a, cpu - b
 
 
-Took = tuple[tuple[float, float | None], nn.Module, int]
+Took = tuple[tuple[float, float | None], nn.Module]
 
-# -- the contestants: each returns the seconds of the rounds, the model, and how many rows its clients trained on
+# -- the contestants: each returns the seconds of the rounds, and the model
 
 
-def loop(path: str, processes: int) -> Took:
+def loop(path: str, processes: int, rounds: int = 0) -> Took:
     """A plain loop over the clients, as one writes it by hand."""
-    work = Work(path, device())
-    how, model, rows = work.how, work.model(), 0
+    work = Work(path, device(), rounds)
+    how, model = work.how, work.model()
     clock = Clock()
-    for _ in range(how["rounds"]):
-        cohort = torch.randperm(len(work.lengths))[: how["cohort"]].tolist()
+    for cohort in how["cohorts"][: how["rounds"]]:
         start = {name: value.clone() for name, value in model.state_dict().items()}
         total = {name: torch.zeros_like(value) for name, value in start.items()}
         whole = sum(work.lengths[c] for c in cohort)
-        rows += whole
         for client in cohort:
             model.load_state_dict(start)
             local_steps(model, work.x[work.rows(client)], work.y[work.rows(client)], how)
             for name, value in model.state_dict().items():
                 total[name] += value * (work.lengths[client] / whole)
         model.load_state_dict(total)
-    return clock.read(), model, rows
+    return clock.read(), model
 
 
-def polyfed(path: str, processes: int) -> Took:
+def polyfed(path: str, processes: int, rounds: int = 0) -> Took:
     """polyfed; `engine` is its own of the work's settings, or what it finds fastest."""
     from polyfed import FedAvg, Federation, Objective, Problem, train
 
-    work = Work(path, "cpu")
+    work = Work(path, "cpu", rounds)
     how = work.how
     owners = [range(rows.start, rows.stop) for rows in map(work.rows, range(len(work.lengths)))]
     few = (work.test_x[:10], {"y": work.test_y[:10]})  # nobody else evaluates while the clock runs
@@ -159,12 +160,11 @@ def polyfed(path: str, processes: int) -> Took:
             engine=how.get("engine", "auto"), evaluate={"every": how["rounds"]}, check_rows=False,
             out=Path(folder) / "run",
         )  # fmt: skip
-        took = clock.read()
-    rows = sum(work.lengths[client] for line in result.history for client in line["cohort"])
-    return took, result.model, rows
+        assert [line["cohort"] for line in result.history] == how["cohorts"][: how["rounds"]]
+        return clock.read(), result.model
 
 
-def pfl(path: str, processes: int) -> Took:
+def pfl(path: str, processes: int, rounds: int = 0) -> Took:
     """pfl-research in one process, as its own benchmark has it: clients' rows lie on the device."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
@@ -172,13 +172,12 @@ def pfl(path: str, processes: int) -> Took:
     from pfl.algorithm.federated_averaging import FederatedAveraging
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.data.pytorch import PyTorchTensorDataset
-    from pfl.data.sampling import get_user_sampler
     from pfl.hyperparam.base import NNTrainHyperParams
     from pfl.metrics import Weighted
     from pfl.model.pytorch import PyTorchModel
 
-    work = Work(path, device())
-    how, trained = work.how, []
+    work = Work(path, device(), rounds)
+    how = work.how
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -194,11 +193,10 @@ def pfl(path: str, processes: int) -> Took:
 
     def of(client: int) -> Any:
         rows = work.rows(client)
-        trained.append(work.lengths[client])
         order = torch.randperm(work.lengths[client], device=work.x.device)
         return PyTorchTensorDataset((work.x[rows][order], work.y[rows][order]), user_id=str(client))
 
-    data = FederatedDataset(of, get_user_sampler("random", list(range(len(work.lengths)))))
+    data = FederatedDataset(of, chain.from_iterable(how["cohorts"]).__next__)
     net = Net().to(work.x.device)
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
     backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()])
@@ -209,7 +207,7 @@ def pfl(path: str, processes: int) -> Took:
     local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=how["lr"], local_batch_size=how["batch"])
     clock = Clock()
     FederatedAveraging().run(parameters, backend, model, local)
-    return clock.read(), net.body, sum(trained)
+    return clock.read(), net.body
 
 
 @cache
@@ -219,8 +217,8 @@ def _kept(path: str) -> Work:
     return Work(path, device())
 
 
-def flower(path: str, processes: int) -> Took:
-    """Flower's simulation with Ray: as many clients at a time as there are cores."""
+def flower(path: str, processes: int, rounds: int = 0) -> Took:
+    """Flower's simulation with Ray: as many clients at a time as there are cores. Its clock starts after its start."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
@@ -246,21 +244,14 @@ def flower(path: str, processes: int) -> Took:
         content = RecordDict({"arrays": ArrayRecord(model.cpu().state_dict()), "metrics": metrics})
         return Message(content=content, reply_to=message)
 
-    def trained(replies: list[RecordDict], key: str) -> MetricRecord:
-        return MetricRecord({key: sum(int(reply["metrics"][key]) for reply in replies)})
-
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         share = how["cohort"] / clients
-        strategy = FedAvg(
-            fraction_train=share, fraction_evaluate=0.0, min_available_nodes=clients, train_metrics_aggr_fn=trained
-        )
+        strategy = FedAvg(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=clients)
         start = ArrayRecord(network(how["network"], how["seed"]).state_dict())
         clock = Clock()
         result = strategy.start(grid=grid, initial_arrays=start, num_rounds=how["rounds"])
-        seconds = clock.read()[0]
-        rows = sum(int(one["num-examples"]) for one in result.train_metrics_clientapp.values())
-        torch.save({"seconds": seconds, "rows": rows, "model": result.arrays.to_torch_state_dict()}, out / "model.pt")
+        torch.save({"seconds": clock.read()[0], "model": result.arrays.to_torch_state_dict()}, out / "model.pt")
 
     gpus = 1 / processes if device() == "cuda" else 0.0
     run_simulation(
@@ -272,7 +263,7 @@ def flower(path: str, processes: int) -> Took:
     found = torch.load(out / "model.pt", weights_only=True)
     model = network(how["network"], how["seed"])
     model.load_state_dict(found["model"])
-    return (float(found["seconds"]), None), model, found["rows"]  # Ray's processes are not this one's children
+    return (float(found["seconds"]), None), model  # Ray's processes are not this one's children
 
 
 CONTESTANTS = {"loop": loop, "polyfed": polyfed, "pfl": pfl, "flower": flower}
@@ -284,9 +275,11 @@ def main() -> None:
     processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(1)
     torch.manual_seed(1 + torch.load(path, map_location="cpu", weights_only=True)["how"]["seed"])
-    (seconds, cpu), model, rows = CONTESTANTS[name](path, processes)
+    if name != "flower":
+        CONTESTANTS[name](path, processes, 1)  # what is imported at the first use is start-up, and no round's time
+    (seconds, cpu), model = CONTESTANTS[name](path, processes)
     accuracy = Work(path, device()).accuracy(model)
-    print(json.dumps({"seconds": seconds, "cpu": cpu, "rows": rows, "accuracy": accuracy}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "accuracy": accuracy}))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from polyfed.core.door import draw_cohort
 from polyfed.core.errors import BadInput, cut
 
 PFL = "POLYFED_PFL"  # names the Python that has pfl
@@ -39,15 +41,20 @@ def race(name: str, table: dict[str, Any], how: dict[str, Any]) -> dict[str, Any
         raise BadInput(INSTALL[name])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "work.pt"
-        torch.save({**table, "how": how}, path)
+        write_work(path, table, how)
         start = time.perf_counter()
         found = _run(python, name, path)
         total = time.perf_counter() - start
     each = {key: None if found[key] is None else 1000 * found[key] / how["rounds"] for key in ("seconds", "cpu")}
-    a_row = {key: None if found[key] is None else 1e6 * found[key] / found["rows"] for key in ("seconds", "cpu")}
     values = {"total": total, "a_round": each["seconds"], "cpu": each["cpu"], "accuracy": found["accuracy"]}
-    values |= {"a_row": a_row["seconds"], "cpu_a_row": a_row["cpu"]}
     return {"values": values, "rounds": how["rounds"]}
+
+
+def write_work(path: Path, table: dict[str, Any], how: dict[str, Any]) -> None:
+    """The work as a file, with the cohorts that polyfed draws, for everybody."""
+    examples = np.array(table["lengths"])
+    cohorts = [draw_cohort(examples, how["cohort"], how["seed"], "cohort", t + 1) for t in range(how["rounds"])]
+    torch.save({**table, "how": {**how, "cohorts": cohorts}}, path)
 
 
 def _has(python: str, line: str) -> bool:
