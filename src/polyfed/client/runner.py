@@ -72,9 +72,10 @@ def unchecked(arrays: Mapping[str, Any]) -> None:
 
 def refuse_not_finite(arrays: Mapping[str, Any]) -> None:
     """Refuse to send what is not a number."""
-    for name, value in arrays.items():
-        if not all_finite(torch.as_tensor(value)):
-            raise FloatingPointError(f"{name!r} holds NaN or infinity")
+    named = {name: torch.as_tensor(value) for name, value in arrays.items()}
+    if not all_finite(*named.values()):
+        wrong = next(name for name, value in named.items() if not all_finite(value))
+        raise FloatingPointError(f"{wrong!r} holds NaN or infinity")
 
 
 class ClientRunner:

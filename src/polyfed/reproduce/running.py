@@ -140,8 +140,11 @@ def _borrow(cells: Iterable[Cell], out: Path, paper: Path) -> None:
         mark = cell.name.rpartition("-")[2]
         same = next((one.parent for one in sorted(paper.glob(f"*/*/*-seed{cell.seed}-{mark}/result.json"))), None)
         if same is not None and (same / MADE).is_file():
-            shutil.rmtree(out / cell.name, ignore_errors=True)
-            shutil.copytree(same, out / cell.name, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
+            part = out / f".{cell.name}"  # whole or not at all, whenever this process is ended
+            for past in (part, out / cell.name):
+                shutil.rmtree(past, ignore_errors=True)
+            shutil.copytree(same, part, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
+            part.rename(out / cell.name)
 
 
 # where and when
