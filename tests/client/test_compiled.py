@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random
 import warnings
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -185,9 +187,11 @@ def test_all_gradients_are_of_compiled_programs_the_first_one_too(compiled: list
             assert (len(compiled) > before) is (len(found) == 1)
         for _ in range(2):
             fast.forget()  # memory that can be made again: so are programs
+            before = len(compiled)
             torch.manual_seed(3)
             fast.reset()
             found.append(fast.grad(*start, some, torch.ones(2), [True, True]))
+            assert len(compiled) > before
     assert fast._compiles
     for one in found[1:]:
         torch.testing.assert_close(one, found[0], rtol=0, atol=0)
@@ -208,6 +212,49 @@ def test_an_error_of_one_client_is_its_own_and_ends_no_compiling(compiled: list[
         fast.grad(*start, batch(4), *more)
     assert fast._compiles
     assert len(compiled) == before > 2
+
+
+class Drawing(nn.Module):
+    """Draws on the host, in all ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        return found * random.random() * np.random.rand() * torch.rand(())
+
+
+def test_a_look_at_what_a_module_keeps_draws_nothing() -> None:
+    def drawn() -> tuple[Any, ...]:
+        return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+
+    problem = Problem(Drawing(), [Objective("a", "cross-entropy")])
+    fast, some = CompiledAutograd(problem), batch(4)
+    before = drawn()
+    assert fast._replayable(problem.initial()["x"].clone(), torch.zeros(0), some)
+    assert drawn() == before
+    problem.model(torch.ones(1, 6))
+    assert drawn() != before
+
+
+def test_a_model_that_two_rows_are_too_few_for_is_not_replayed() -> None:
+    model = nn.Sequential(nn.Unflatten(0, (2, 2)), nn.Flatten(0, 1), nn.Linear(6, 3))
+    problem = Problem(model, [Objective("a", "cross-entropy")])
+    assert not CompiledAutograd(problem)._replayable(problem.initial()["x"].clone(), torch.zeros(0), batch(4))
+
+
+def test_gradients_go_with_whoever_takes_them() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        of = CompiledAutograd(looking())
+        gone = weakref.ref(of)
+        del of
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 class Keeping(nn.Module):

@@ -26,7 +26,7 @@ from polyfed.core.work import work
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
-from polyfed.engines.batched.stacked import Stacked
+from polyfed.engines.batched.stacked import RECOMPUTED
 from polyfed.engines.batched.together import Together
 from polyfed.engines.batched.ways import Settings, Ways
 from polyfed.run.plan import one_part
@@ -169,6 +169,7 @@ def record_with(program: Any, monkeypatch: pytest.MonkeyPatch, compile: bool = F
         init(self, *args, **settings)
         for part in self.together.values():
             part.settings, part.ways._tries = replace(part.settings, graph=True, compile=compile), True
+            part.ways._settings = part.settings
 
     monkeypatch.setattr("polyfed.engines.batched.together.Captured", program)
     monkeypatch.setattr(Batched, "__init__", recording)
@@ -284,12 +285,11 @@ def test_what_can_be_neither_goes_one_after_another_compiled(
         singly(self, *about)
 
     graphs: list[str] = []
-    original, singly, init = torch.compile, Together._go_singly, Stacked.__init__
+    original, singly = torch.compile, Together._go_singly
     plain = vector(run("local", method))
     record_with(Program, monkeypatch, compile=True)
     monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=backend))
     monkeypatch.setattr(Together, "_go_singly", one_after_another)
-    monkeypatch.setattr(Stacked, "__init__", lambda s, problem, device, _, *more: init(s, problem, device, True, *more))
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         result = run({"name": "batched", "device": "cpu"}, method, evaluate={"splits": ["train"]})
@@ -327,8 +327,9 @@ def test_work_that_cannot_be_stacked_leaves_the_others_of_its_model_alone(monkey
     record_with(Program, monkeypatch, compile=True)
     monkeypatch.setattr(torch, "compile", lambda f, **_: f)
     monkeypatch.setattr(ways, "compared", lambda *calls, clock: [0.0])
-    problem = small_problem()
-    engine = Batched(one_part(problem, small_federation()), Layers(()), device="cpu")
+    problem, federation = small_problem(), small_federation(holds={"right": [False, *[True] * 5]})
+    federation.targets["right"][federation.rows("train", 0)] = 7  # what a client does not hold may be anything
+    engine = Batched(one_part(problem, federation), Layers(()), device="cpu")
     sgd = {"lr": 0.1, "steps": 1, "batch_size": 4}
     shared = {**problem.initial(), "omega": torch.tensor([0.5, 0.5], dtype=problem.dtype)}
     try:
@@ -343,6 +344,41 @@ def test_work_that_cannot_be_stacked_leaves_the_others_of_its_model_alone(monkey
     assert [text.partition(" (")[0] for text in engine.choices.sentences() if "one client after" in text] == [
         "The work 'peek' goes one client after another, compiled: it cannot be stacked"
     ]
+
+
+def test_one_after_another_activations_are_computed_again_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What does not fit as it is, does so then: nobody fails, and all later programs are made so."""
+    from torch._dynamo.backends.debugging import aot_eager
+    from torch._functorch import config
+
+    class Program:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+            program(*arguments)
+            raise Waits("it looks at numbers")
+
+    def backend(graph: Any, inputs: Any, **settings: Any) -> Any:
+        budgets.append(config.activation_memory_budget)
+        if budgets[-1] == 1.0:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return aot_eager(graph, inputs, **settings)
+
+    budgets: list[float] = []
+    original = torch.compile
+    plain = vector(run("local"))
+    record_with(Program, monkeypatch, compile=True)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend=backend))
+    monkeypatch.setattr(Ways, "operators", lambda self, way: self._new(way, False))  # the single clients' alone
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = run({"name": "batched", "device": "cpu"})
+    assert result.summary["failures"] == 0
+    assert torch.allclose(vector(result), plain, atol=1e-6)
+    assert budgets[0] == 1.0
+    assert {*budgets[1:]} == {RECOMPUTED}
+    said = [text for text in result.summary["choices"] if "computed again" in text]
+    assert said == ["Activations are computed again for gradients: memory ran out with one client."]
 
 
 def test_memory_that_runs_out_before_the_first_client_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,8 +404,10 @@ def test_memory_that_runs_out_before_the_first_client_is_made_again(monkeypatch:
     assert forgotten == [1]
 
 
-def test_an_engine_goes_with_its_run() -> None:
+@pytest.mark.parametrize("singly", [False, True])
+def test_an_engine_goes_with_its_run(singly: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, with the memory that it has, and not when Python next looks for cycles."""
+    monkeypatch.setattr(Together, "_loops", lambda self, work: singly)
     gc.collect()
     gc.disable()
     try:

@@ -43,7 +43,8 @@ class Autograd:
         every = ((*self._home(name), self.model.get_buffer(name).contiguous().clone()) for name in others)
         self._others = [(module, leaf, own, own.clone()) for module, leaf, own in every]
         self._always = [m for m in self.model.modules() if self.model.training and not m.training]
-        self._plain = Programs(self.model, partial(problem.losses, params=self._named), self._weighted)
+        weighted = partial(_weighted, problem, self._named)  # a method's object would hold itself
+        self._plain = Programs(self.model, partial(problem.losses, params=self._named), weighted)
         self._set()
 
     def _home(self, name: str) -> tuple[nn.Module, str]:
@@ -93,18 +94,6 @@ class Autograd:
         given, named = arguments(self.model, _inputs(batch.x, self.problem))
         with self.problem.casting(self._x.device):
             return programs.model(*given, **named)
-
-    def _weighted(
-        self, outputs: Outputs, batch: Batch, holds: list[bool], held: list[int], omega: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """All losses, and the sum of those that count."""
-        losses = self.problem.losses(outputs, batch, holds, self._named)
-        every = torch.stack(losses)
-        some = every, omega
-        if len(held) < len(losses):  # zeros need no backward pass
-            some = torch.stack([losses[k] for k in held]), torch.stack([omega[k] for k in held])
-        # a product, not `grad_outputs`, whose first use imports a computer algebra system
-        return every.detach(), torch.dot(*some)
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
@@ -170,6 +159,20 @@ class Autograd:
                 for name in self.problem.objectives[k].values
             ]
         )
+
+
+def _weighted(
+    problem: Problem, params: dict[str, nn.Parameter], outputs: Outputs, batch: Batch, holds: list[bool],
+    held: list[int], omega: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """All losses, and the sum of those that count."""
+    losses = problem.losses(outputs, batch, holds, params)
+    every = torch.stack(losses)
+    some = every, omega
+    if len(held) < len(losses):  # zeros need no backward pass
+        some = torch.stack([losses[k] for k in held]), torch.stack([omega[k] for k in held])
+    # a product, not `grad_outputs`, whose first use imports a computer algebra system
+    return every.detach(), torch.dot(*some)
 
 
 def _inputs(x: Nested, problem: Problem) -> Nested:

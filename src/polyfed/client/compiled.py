@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
 import warnings
 from collections.abc import Callable
@@ -10,16 +11,20 @@ from itertools import count
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from polyfed.client.autograd import Autograd, Programs
 from polyfed.client.device import HOST, no_memory
 from polyfed.core.errors import reason
 from polyfed.core.problem import Batch, Problem
+from polyfed.core.structure import leaves
 
 Program = Callable[..., Any]
-State = tuple[list[Tensor], list[Tensor]]
+Draws = tuple[list[Tensor], Any, Any]
+State = tuple[Draws, list[Tensor]]
 NUMBERS = count()  # of models whose programs are compiled
 
 
@@ -69,9 +74,14 @@ class CompiledAutograd(Autograd):
         super().__init__(problem, device)
         self._fast: Programs | None = None
         self._compiles = True
+        self._replays: bool | None = None
+        self._worked: set[Any] = set()  # what programs have been compiled for
 
     def forget(self) -> None:
-        self._fast = None
+        if self._fast is not None:
+            self._fast = None
+            self._worked.clear()
+            torch.compiler.reset()  # which keeps what it has compiled with the code, and the memory of replays
 
     def grad(
         self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
@@ -88,25 +98,35 @@ class CompiledAutograd(Autograd):
         f: Callable[..., tuple[Tensor, Tensor, Tensor]] = getattr(self, name)
         if not self._compiles:
             return f(self._plain, *arguments)
-        before = self._state()
+        x, buffers, batch = arguments[:3]
         if self._fast is None:
-            self._fast = self._made(replays=not self._keeps(name, *arguments))
-            _draw_again(before[0], self._x.device)
+            self._fast = self._made(replays=self._replayable(x, buffers, batch))
+        kind = name, *(t.shape for t in leaves(batch.x)), *(str(a) for a in arguments if isinstance(a, list | bool))
+        before = None if kind in self._worked else self._state()
         try:
             next_step()
-            return f(self._fast, *arguments)
+            found = f(self._fast, *arguments)
         except Exception as error:
             if no_memory(error):
                 raise
-            return self._without(error, before, name, *arguments)
+            return self._without(error, before or self._state(), name, *arguments)
+        self._worked.add(kind)
+        return found
 
-    def _keeps(self, name: str, *arguments: Any) -> bool:
-        """Whether the module keeps a tensor of a step, tried with a copy that is not compiled."""
-        twin, (x, buffers) = Autograd(self.problem, self._x.device), arguments[:2]
-        twin._place(x, buffers, True)
-        before = _tensors(twin.model)
-        getattr(twin, name)(twin._plain, *arguments)
-        return _tensors(twin.model) != before
+    def _replayable(self, x: Tensor, buffers: Tensor, batch: Batch) -> bool:
+        """Whether the module keeps no tensor of a step, tried on two rows with a copy that is not compiled."""
+        if self._replays is None:
+            before = _drawn(self._x.device)
+            try:
+                twin = Autograd(self.problem, self._x.device)
+                twin._place(x, buffers, True)
+                kept = _tensors(twin.model)
+                twin._forward(twin._plain, tree_map_only(Tensor, lambda t: t[:2], batch))
+                self._replays = _tensors(twin.model) == kept
+            except Exception:  # two rows may be too few for it
+                self._replays = False
+            _draw_again(before, self._x.device)
+        return self._replays
 
     def _made(self, replays: bool) -> Programs:
         """Compiled programs; replayed ones only of a module that keeps no tensor of a step, as they write over it."""
@@ -143,12 +163,16 @@ def _tensors(model: nn.Module) -> dict[tuple[str, str], int]:
     return {(at, name): id(t) for at, table in kept for name, t in table.items() if isinstance(t, Tensor)}
 
 
-def _drawn(device: torch.device) -> list[Tensor]:
+def _drawn(device: torch.device) -> Draws:
     """How far the generators of the host and the device are."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    of_torch = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return of_torch, random.getstate(), np.random.get_state()
 
 
-def _draw_again(draws: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(draws[0])
-    for state in draws[1:]:
+def _draw_again(draws: Draws, device: torch.device) -> None:
+    (host, *others), of_python, of_numpy = draws
+    torch.set_rng_state(host)
+    for state in others:
         torch.cuda.set_rng_state(state, device)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,7 @@ class ClientRunner:
         home: where replies go.
         make_room: lets go of memory that can be made again: a request's work whose memory has run out is done once more
             after it.
+        around: what each attempt is inside of.
     """
 
     def __init__(
@@ -110,9 +112,10 @@ class ClientRunner:
         compiled: bool = False,
         home: torch.device = HOST,
         make_room: Callable[[Request], None] | None = None,
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.problem, self.federation, self.layers, self.offset = problem, federation, layers, offset
-        self.device, self._tf32, self._home, self._make_room = device, tf32, home, make_room
+        self.device, self._tf32, self._home, self._make_room, self._around = device, tf32, home, make_room, around
         self._on_device = on_device or arrays_on(device, federation)
         self._reader = Kept(self._on_device) if federation.streamed else None
         self.autograd = (CompiledAutograd if compiled else Autograd)(problem, device)
@@ -138,7 +141,8 @@ class ClientRunner:
         self.autograd.forget()
 
     def _answered(self, job: Job) -> tuple[Reply, ClientState | None]:
-        arrays, state = self._perform(job)
+        with self._around():
+            arrays, state = self._perform(job)
         return Reply({name: self._fit(name, v).to(self._home) for name, v in arrays.items()}), self._kept(state)
 
     def _failed(self, job: Job, error: Exception) -> tuple[Reply, None]:

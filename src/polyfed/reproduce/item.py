@@ -195,7 +195,7 @@ class Item(Table):
 
     title: what it is of; where: 'Table 2'; shows: what the paper shows, a sentence or two; precision: how well
     published values could be read, where they are of a figure; data: data sets that a driver needs; timed: whether
-    figures are a machine's times, so that those of two machines or days make no record together; experiment: a
+    figures are a machine's times, so that a record is never joined with an earlier one; experiment: a
     built-in one that [base] changes; differs: where we differ and why, tried: what was varied to find out why, both
     with {measure @ row} or {measure @ grid / row} for figures.
     """

@@ -172,7 +172,7 @@ def joined(old: Record, new: Record) -> Record:
     """
     again = {_place(cell) for cell in new.cells}
     kept = [cell for cell in old.cells if _place(cell) not in again]
-    made = [*_fewer(_without(old.made, new.made), len(kept)), *new.made]
+    made = [*_fewer(_without(old.made, new.made, len(old.cells) - len(kept)), len(kept)), *new.made]
     found = replace(new, cells=sorted([*kept, *new.cells], key=_place), made=made)
     found.curves = _together(old, new)
     done, failed = {*map(_place, found.cells)}, {_place(one): one for one in (*old.failed, *new.failed)}
@@ -184,11 +184,14 @@ def _place(one: Figures | Failed) -> tuple[str, str, int]:
     return one.grid, one.row, one.seed
 
 
-def _without(made: Sequence[Made], again: Sequence[Made]) -> list[Made]:
-    """Where and when cells were made, less those of the same machine and day that are taken again."""
-    taken = {(one.machine, one.date, one.version): one.cells for one in again}
-    left = [replace(one, cells=one.cells - taken.get((one.machine, one.date, one.version), 0)) for one in made]
-    return [one for one in left if one.cells > 0]
+def _without(made: Sequence[Made], again: Sequence[Made], cells: int) -> list[Made]:
+    """Where and when cells were made, less so many that are taken again: those of the same machine and day."""
+    taken, left = {(one.machine, one.date, one.version): one.cells for one in again}, []
+    for one in made:
+        less = min(one.cells, taken.get((one.machine, one.date, one.version), 0), cells)
+        left.append(replace(one, cells=one.cells - less))
+        cells -= less
+    return [one for one in left if one.cells]
 
 
 def _fewer(made: Sequence[Made], cells: int) -> list[Made]:

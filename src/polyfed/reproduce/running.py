@@ -140,7 +140,7 @@ def _borrow(cells: Iterable[Cell], out: Path, paper: Path) -> None:
         mark = cell.name.rpartition("-")[2]
         same = next((one.parent for one in sorted(paper.glob(f"*/*/*-seed{cell.seed}-{mark}/result.json"))), None)
         if same is not None and (same / MADE).is_file():
-            part = out / f".{cell.name}"  # whole or not at all, whenever this process is ended
+            part = paper / f".{out.parent.name}-{out.name}-{cell.name}"  # where nobody looks, should this process end
             for past in (part, out / cell.name):
                 shutil.rmtree(past, ignore_errors=True)
             shutil.copytree(same, part, ignore=shutil.ignore_patterns("checkpoints", ".lock"))

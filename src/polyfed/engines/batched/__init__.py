@@ -8,8 +8,7 @@ masked. On a GPU a chunk's whole round is captured in one CUDA graph and replaye
 from __future__ import annotations
 
 import warnings
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
@@ -26,7 +25,7 @@ from polyfed.core.part import Parts
 from polyfed.engines.batched.chunks import Chunks
 from polyfed.engines.batched.kernels import why_no_triton
 from polyfed.engines.batched.sharded import others, replies_of
-from polyfed.engines.batched.together import Group, Together, in_cohort_order, only_finite
+from polyfed.engines.batched.together import Group, Together, in_cohort_order, only_finite, weakly
 from polyfed.engines.batched.ways import Recompute, Settings, Way
 
 
@@ -123,15 +122,3 @@ class Batched(Engine):
     def load(self, tree: Mapping[str, Any]) -> None:
         for name, part in self.together.items():
             part.memory.load(tree.get(name, {}))
-
-
-def weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """A method for those whom its object holds: the object, and the memory that it has, goes when nobody else needs it,
-    and not when Python next looks for cycles."""
-    of = weakref.WeakMethod(method)
-
-    def call() -> None:
-        if (found := of()) is not None:
-            found()
-
-    return call

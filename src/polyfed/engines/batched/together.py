@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -197,9 +198,12 @@ class Together:
 
     def _refusal(self, work: str) -> str:
         """Why vmap refuses the model, as a work uses it, on some rows of a client; nothing where it does not."""
-        rows = self.federation.rows("train", int(np.argmax(self._examples)))[:2]
-        with self._inside():
-            return self.ways.refusal(self._arrays.take(torch.from_numpy(rows)), works[work].measures)
+        most = int(np.argmax(self._examples))
+        held = [bool(one) for one in np.asarray(self._holds)[most]]
+        with suppress(Exception), self._inside():  # without memory, or with rows that cannot be read, it is not known
+            some = self._arrays.take(torch.from_numpy(self.federation.rows("train", most)[:2]))
+            return self.ways.refusal(some, held, works[work].measures)
+        return ""
 
     def _look_first(self, request: Request) -> None:
         """A model that vmap refuses is not tried with another work: the compiler would leave it out again."""
@@ -251,8 +255,7 @@ class Together:
         runner = self._runner(compiled)
         for client, place, sent in zip(group.clients[which], group.places[which], group.sent[which], strict=True):
             job = self.memory.job(client, replace(group.request.row(place), shared=sent))
-            with self._compiling() if compiled else nullcontext(), keeping(self.ways.recompute):
-                reply, state = runner(job)
+            reply, state = runner(job)
             self.memory.keep(job, state)
             yield Stack.of(client, reply)
 
@@ -263,7 +266,8 @@ class Together:
             made = partial(
                 ClientRunner, self.problem, self.federation, self.layers,
                 device=device, on_device=self._arrays, tf32=tf32, compiled=compiled, home=device,
-                make_room=self._less,
+                make_room=weakly(self._less if compiled else self._room),
+                around=weakly(self._compiling_one) if compiled else nullcontext,
             )  # fmt: skip
             with suppress(torch.cuda.OutOfMemoryError):
                 self._runners[compiled] = made()
@@ -271,6 +275,15 @@ class Together:
                 self._make_room()
                 self._runners[compiled] = made()
         return self._runners[compiled]
+
+    @contextmanager
+    def _compiling_one(self) -> Iterator[None]:
+        """Inside, one client's programs may be compiled: anew, once memory has run out."""
+        with self._compiling(), keeping(self.ways.recompute):
+            yield
+
+    def _room(self, request: Request) -> None:
+        self._make_room()
 
     def _less(self, request: Request) -> None:
         """One client alone does not fit into memory."""
@@ -468,6 +481,19 @@ class Together:
 
         about = partial(self.about, task.asked, len(task.clients))
         return self.ways.recorded(record, task.arguments, task.asked.work, about, steps)
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method for those whom its object holds: the object, and the memory that it has, goes when nobody else needs it,
+    and not when Python next looks for cycles."""
+    of = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> Any:
+        found = of()
+        assert found is not None  # who calls is held by the object
+        return found(*arguments)
+
+    return call
 
 
 FINITE = "polyfed.finite"  # whether a client's arrays were finite before the layers changed them

@@ -6,7 +6,7 @@ Which is the fastest one is found by a trial of all, where a step is long enough
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from polyfed.client.device import no_memory
 from polyfed.core.choices import Choices
 from polyfed.core.errors import cut, reason
 from polyfed.core.problem import Batch, Problem
@@ -102,7 +101,7 @@ class Ways:
         self.refused[work] = why
         return True
 
-    def refusal(self, batch: Batch, measures: bool) -> str:
+    def refusal(self, batch: Batch, held: Sequence[bool], measures: bool) -> str:
         """Why vmap refuses the model itself, trained on a client's batch or measured; nothing where it does not."""
         operators, device = self._new("stacked", False), self._settings.device
         start = {name: a.to(device)[None] for name, a in self._problem.initial().items()}
@@ -110,7 +109,7 @@ class Ways:
         rows = pytree.tree_map(lambda t: t[None], own)
 
         def one(x: Tensor, buffers: Tensor, batch: Batch) -> Any:
-            holds = x.new_ones(len(self._problem.names))
+            holds = torch.tensor(held, dtype=x.dtype, device=x.device)
             if measures:
                 return operators.measure(x, buffers, holds, batch)
             return operators.grad(x, buffers, holds, holds, batch)
@@ -118,7 +117,7 @@ class Ways:
         try:
             vmap(one, randomness="different")(start["x"], start["buffers"], rows)
         except Exception as error:
-            return "" if no_memory(error) else reason(error)
+            return reason(error)
         return ""
 
     def say_refused(self, work: str, about: Callable[[], Facts]) -> None:

@@ -160,8 +160,9 @@ def polyfed(path: str, processes: int, rounds: int = 0) -> Took:
             engine=how.get("engine", "auto"), evaluate={"every": how["rounds"]}, check_rows=False,
             out=Path(folder) / "run",
         )  # fmt: skip
-        assert [line["cohort"] for line in result.history] == how["cohorts"][: how["rounds"]]
-        return clock.read(), result.model
+        took = clock.read()
+    assert [line["cohort"] for line in result.history] == how["cohorts"][: how["rounds"]]
+    return took, result.model
 
 
 def pfl(path: str, processes: int, rounds: int = 0) -> Took:
