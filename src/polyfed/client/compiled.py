@@ -70,6 +70,8 @@ class CompiledAutograd(Autograd):
         device: where its copy is.
     """
 
+    _borrows = False  # programs know the memory that they were compiled for
+
     def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
         super().__init__(problem, device)
         self._fast: Programs | None = None
