@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from polyfed import Objective, Problem
+from polyfed.client import autograd
 from polyfed.client.autograd import Autograd, Programs
 from polyfed.client.compiled import CompiledAutograd, own_code
 from polyfed.client.device import no_memory
@@ -102,12 +103,14 @@ def test_a_client_begins_with_buffers_as_they_were(compiled: list[Any]) -> None:
     assert fast.model.get_buffer("seen") is seen
 
 
+@pytest.mark.parametrize("large", [1, 1 << 17])
 @pytest.mark.parametrize("works", [0, 1, 2])
-def test_what_the_compiler_cannot_take_goes_without_it(works: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_compiler_cannot_take_goes_without_it(works: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails with the first graph, or after some: what came before them has changed nothing, dropout neither."""
     from torch._dynamo.backends.debugging import aot_eager
 
     made: list[Any] = []
+    monkeypatch.setattr(autograd, "LARGE", large)
 
     def failing(graph: Any, inputs: Any) -> Any:
         made.append(graph)
@@ -129,16 +132,18 @@ def test_what_the_compiler_cannot_take_goes_without_it(works: int, monkeypatch: 
         with pytest.warns(RuntimeWarning, match="is not compiled any more: BackendCompilerFailed") as caught:
             found = fast.grad(*some)
         torch.testing.assert_close(found, expected)
-        torch.manual_seed(2)
-        expected = plain.grad(*some)
-        torch.manual_seed(2)
-        torch.testing.assert_close(fast.grad(*some), expected)
+        for by in (1.0, 2.0):  # another model
+            other = x + by, *some[1:]
+            torch.manual_seed(2)
+            expected = plain.grad(*other)
+            torch.manual_seed(2)
+            torch.testing.assert_close(fast.grad(*other), expected)
     assert len(caught) == 1
     assert len(made) == works + 1
     torch._dynamo.reset()  # the compiler's caches know the module, too
     gc.collect()
     assert first() is None
-    assert fast.model.get_buffer("seen") == plain.model.get_buffer("seen") == 2  # no step was counted twice
+    assert fast.model.get_buffer("seen") == plain.model.get_buffer("seen") == 3  # no step was counted twice
 
 
 def test_a_compiler_that_fails_is_left_also_where_warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from polyfed.core.work import work
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
-from polyfed.engines.batched.stacked import RECOMPUTED
+from polyfed.engines.batched.stacked import RECOMPUTED, Stacked
 from polyfed.engines.batched.together import Together
 from polyfed.engines.batched.ways import Settings, Ways
 from polyfed.run.plan import one_part
@@ -379,6 +379,21 @@ def test_one_after_another_activations_are_computed_again_where_memory_is_short(
     assert {*budgets[1:]} == {RECOMPUTED}
     said = [text for text in result.summary["choices"] if "computed again" in text]
     assert said == ["Activations are computed again for gradients: memory ran out with one client."]
+
+
+def test_a_look_at_the_model_without_memory_says_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grad(self: Stacked, *arguments: Any) -> Any:
+        raise error
+
+    problem, federation = small_problem(), small_federation()
+    settings = Settings(torch.device("cpu"), False, False, False, None)
+    of, some = Ways(problem, settings, {}, Choices()), federation.take(torch.arange(2))
+    assert of.refusal(some, [True, True], measures=False) == ""
+    monkeypatch.setattr(Stacked, "grad", grad)
+    error: Exception = torch.cuda.OutOfMemoryError("CUDA out of memory")
+    assert of.refusal(some, [True, True], measures=False) == ""
+    error = RuntimeError("vmap: no")
+    assert of.refusal(some, [True, True], measures=False) == "RuntimeError: vmap: no"
 
 
 def test_memory_that_runs_out_before_the_first_client_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

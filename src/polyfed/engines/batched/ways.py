@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from polyfed.client.device import no_memory
 from polyfed.core.choices import Choices
 from polyfed.core.errors import cut, reason
 from polyfed.core.problem import Batch, Problem
@@ -117,7 +118,7 @@ class Ways:
         try:
             vmap(one, randomness="different")(start["x"], start["buffers"], rows)
         except Exception as error:
-            return reason(error)
+            return "" if no_memory(error) else reason(error)
         return ""
 
     def say_refused(self, work: str, about: Callable[[], Facts]) -> None:
