@@ -14,8 +14,6 @@ from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
 from polyfed.core.structure import Nested, arguments, mapped
 
-LARGE = 1 << 17  # parameters from which on a view of each is faster than a copy of all
-
 
 class Programs(NamedTuple):
     """What a gradient is taken of: the module, and what comes after it, apart, as a module may look at numbers."""
@@ -26,15 +24,12 @@ class Programs(NamedTuple):
 
 
 class Autograd:
-    """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector, its own or,
-    where that is large, the one that it is asked about.
+    """The gradient operator of a loop: a copy of the module whose parameters are views of one flat vector.
 
     Args:
         problem: the model and its objectives.
         device: where the copy is.
     """
-
-    _borrows = True  # whether parameters may be views of another's memory
 
     def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
         self.problem = problem
@@ -89,12 +84,7 @@ class Autograd:
 
     def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
         """The module gets a client's parameters and buffers."""
-        if len(x) < LARGE or not self._borrows:
-            self._x.copy_(x)
-        else:  # a copy of a large model at each step is a tenth of a small batch's time
-            own = x.detach().to(self._x).contiguous()
-            for parameter, view in zip(self._params, self.problem.split(own).values(), strict=True):
-                parameter.data = view
+        self._x.copy_(x)  # not views of x: a module may write over its parameters, as nn.Embedding with max_norm does
         self._buffers.copy_(buffers)
         for module, leaf, view in self._views:  # a forward may have put other tensors in their place
             module._buffers[leaf] = view

@@ -70,8 +70,6 @@ class CompiledAutograd(Autograd):
         device: where its copy is.
     """
 
-    _borrows = False  # programs know the memory that they were compiled for
-
     def __init__(self, problem: Problem, device: torch.device = HOST) -> None:
         super().__init__(problem, device)
         self._fast: Programs | None = None
@@ -153,7 +151,7 @@ class CompiledAutograd(Autograd):
         twin._set()
         found: tuple[Tensor, Tensor, Tensor] = getattr(twin, name)(twin._plain, *arguments)
         vars(self).update(vars(twin))
-        self._fast, self._compiles, self._borrows = None, False, True  # old programs would keep the old model
+        self._fast, self._compiles = None, False  # old programs would keep the old model
         warnings.warn(f"Work of one client after another is not compiled any more: {reason(error)}", RuntimeWarning,
                       stacklevel=2)  # fmt: skip
         return found
