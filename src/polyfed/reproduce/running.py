@@ -144,6 +144,7 @@ def _borrow(cells: Iterable[Cell], out: Path, paper: Path) -> None:
             for past in (part, out / cell.name):
                 shutil.rmtree(past, ignore_errors=True)
             shutil.copytree(same, part, ignore=shutil.ignore_patterns("checkpoints", ".lock"))
+            out.mkdir(parents=True, exist_ok=True)
             part.rename(out / cell.name)
 
 
