@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from polyfed import Federation, Objective, Problem, train
 from polyfed.algorithms import algorithms
 from polyfed.engines.batched.kernels import embedding
-from polyfed.engines.batched.kernels.embedding import ClientEmbedding, embed, embed_back, replace_embeddings
+from polyfed.engines.batched.kernels.embedding import ClientEmbedding, _marked, embed, embed_back, replace_embeddings
 from polyfed.engines.batched.stacked import Stacked
 
 GPU = ["cuda"] if torch.cuda.is_available() else []
@@ -127,6 +128,22 @@ def test_a_word_that_is_not_there_is_refused(bad: int) -> None:
         embed(tables(), words, -1)
 
 
+@pytest.mark.parametrize("bad", [WORDS, -1])
+def test_on_a_gpu_its_row_is_not_a_number_and_other_gradients_are_as_without_it(bad: int) -> None:
+    """An index that is not there would be the end of the process."""
+    table, words = tables().detach(), some(CLIENTS, 5)
+    wrong = words.clone()
+    wrong[0, 3] = bad
+    found = _marked(table, torch.arange(CLIENTS).view(-1, 1), wrong)
+    assert found[0, 3].isnan().all()
+    found[0, 3] = table[0, words[0, 3]]
+    assert torch.equal(found, table[torch.arange(CLIENTS).view(-1, 1), words])
+    d = torch.ones(CLIENTS, 5, WIDE)
+    without = d.clone()
+    without[0, 3] = 0
+    assert torch.equal(embed_back(d, wrong, WORDS, -1), embed_back(without, words, WORDS, -1))
+
+
 # in training
 
 
@@ -165,12 +182,15 @@ def test_batched_equals_local_with_padding(recurrent: bool) -> None:
     agree(batched, local)
 
 
-def test_a_client_with_a_word_that_is_not_there_fails_alone() -> None:
+@pytest.mark.parametrize("device", ["cpu", *GPU])
+def test_a_client_with_a_word_that_is_not_there_fails_alone(device: str) -> None:
+    """On a GPU its words are NaN, and it is dropped for an update that is not finite."""
     words = np.random.default_rng(0).integers(0, WORDS, (24, 5))
     words[4, 2] = WORDS  # of the second client
     local = trained("local", words=words)
-    with pytest.warns(RuntimeWarning, match="runs client by client: ValueError: a word is not in the vocabulary"):
-        batched = trained("batched", words=words)
+    says = "runs client by client: ValueError: a word is not in the vocabulary"
+    with pytest.warns(RuntimeWarning, match=says) if device == "cpu" else nullcontext():
+        batched = trained({"name": "batched", "device": device}, words=words)
     failed = [[{f["client"] for f in line["failures"]} for line in r.history] for r in (local, batched)]
     assert failed[0] == failed[1]
     assert {1} in failed[0]

@@ -19,7 +19,7 @@ from torch import Tensor
 from polyfed import FedAvg, Layer, Result, RunStopped, train
 from polyfed.core.door import Door
 from polyfed.core.messages import Request
-from small import small_federation, small_problem
+from small import small_federation, small_problem, vector
 from toys import EVERYWHERE, door, engine_of
 
 
@@ -60,6 +60,15 @@ TWO = {"name": "local", "workers": 2, "timeout": 1.0}
 def failures(result: Result) -> list[list[tuple[int, str]]]:
     """Of each round, who failed and why."""
     return [[(f["client"], f["why"]) for f in line["failures"]] for line in result.history]
+
+
+def test_after_a_gpu_was_used_workers_are_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch cannot train in processes that are forked from one that has trained on a GPU."""
+    apart = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=TWO)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.warns(RuntimeWarning, match="This process has used a GPU, .*: workers = 2 is 1 in this run"):
+        here = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=TWO)
+    assert torch.equal(vector(here), vector(apart))
 
 
 def test_a_dead_worker_is_replaced_and_its_client_named() -> None:

@@ -14,6 +14,8 @@ from polyfed.client.device import precision
 from polyfed.engines.batched.kernels.recurrent import (
     ClientGRU,
     ClientLSTM,
+    _compiled,
+    _gru_step,
     lstm,
     lstm_back,
     replace_recurrent,
@@ -100,6 +102,14 @@ def test_what_is_not_replaced_stays_as_it_is() -> None:
     _, other = layer(nn.LSTM)
     with pytest.raises(NotImplementedError, match="no packed sequences"):
         other(nn.utils.rnn.pack_sequence([torch.randn(2, 3)]))
+
+
+def test_steps_of_what_has_gradients_compile_without_a_warning() -> None:
+    """Which would be an error where a user has asked for that; steps are views of what has gradients."""
+    gates = 2 * torch.randn(2, 3, 5, 12, requires_grad=True)
+    h, state = torch.randn(2, 5, 12), torch.randn(2, 5, 4)
+    found = _compiled(_gru_step, backend="eager")(gates.unbind(1)[1], h, state)
+    torch.testing.assert_close(found, _gru_step(gates[:, 1].detach(), h, state))
 
 
 @pytest.mark.parametrize("tf32", [False, True])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 
 from polyfed import Federation, train
 from polyfed.algorithms import algorithms
@@ -70,6 +71,18 @@ def trained(federation: Federation, method: str, options: dict[str, Any], engine
         )  # fmt: skip
 
 
+def told(run: Any) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in run.history]
+
+
+def assert_figures(one: Any, other: Any, rel: float) -> None:
+    """The same nested figures."""
+    (values, form), (others, same) = tree_flatten(one), tree_flatten(other)
+    assert form == same
+    for a, b in zip(values, others, strict=True):
+        assert a == (pytest.approx(b, rel=rel, abs=0) if isinstance(b, float) else b)
+
+
 @pytest.mark.parametrize(("engine", "settings"), ENGINES)
 def test_a_map_gives_the_same_model_as_memory_on_every_engine(
     engine: str, settings: dict[str, Any], tmp_path: Path
@@ -80,9 +93,8 @@ def test_a_map_gives_the_same_model_as_memory_on_every_engine(
     for method, options in METHODS if engine == "batched" else METHODS[-2:]:
         one, other = (trained(f, method, options, engine, settings) for f in (held, streamed))
         assert torch.equal(vector(one), vector(other)), method
-        assert [{k: v for k, v in line.items() if k != "seconds"} for line in one.history] == [
-            {k: v for k, v in line.items() if k != "seconds"} for line in other.history
-        ]
+        # what the server measures, a GPU does where it holds the rows, and the host where they are read
+        assert_figures(told(one), told(other), rel=1e-5 if settings.get("device") == "cuda" else 0)
 
 
 @pytest.mark.parametrize(("engine", "settings"), ENGINES)

@@ -305,6 +305,33 @@ def test_what_can_be_neither_goes_one_after_another_compiled(
     assert all("nor recorded (as another work of this model)" in text for text in said[1:])
 
 
+def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of work that is not stacked; side by side, and no client by client."""
+
+    class Program:
+        def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
+            program(*arguments)
+            raise Waits("it looks at numbers")
+
+    def failing(self: Branches, program: Any, *about: Any) -> Any:
+        def fail(*arguments: Any) -> Any:
+            raise AssertionError("of the compiler's own")
+
+        return fail if self._compiled else program
+
+    plain = run("local", evaluate={"splits": ["train"]})
+    record_with(Program, monkeypatch, compile=True)
+    monkeypatch.setattr(Branches, "_fast", failing)
+    monkeypatch.setattr(Together, "_alone", lambda self, work: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = run({"name": "batched", "device": "cpu"}, evaluate={"splits": ["train"]})
+    assert torch.allclose(vector(result), vector(plain), atol=1e-6)
+    losses = [[line["losses"]["left"] for line in one.history] for one in (result, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert all("in branches" in text or "not recorded" in text for text in result.summary["choices"])
+
+
 def test_work_that_cannot_be_stacked_leaves_the_others_of_its_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the model is not the reason, they go as they did, and new ones are tried."""
     looked = [False]

@@ -306,6 +306,9 @@ class Problem:
         self.labels = tuple(o.name if "target" in o.takes else None for o in self.objectives)  # which a loss needs
         if not self.params:
             raise BadInput("The model has no trainable parameters; there is nothing to learn.")
+        self._parts: dict[tuple[str, torch.device], Tensor] = {}
+        for o in self.objectives:  # now: what is made within a compiled program has it compiled again
+            _ = o.values, o.over_split
 
     @property
     def dim(self) -> int:
@@ -342,10 +345,6 @@ class Problem:
         if (name, device) not in self._parts:
             self._parts[name, device] = self.parts[name].to(device)
         return self._parts[name, device]
-
-    @cached_property
-    def _parts(self) -> dict[tuple[str, torch.device], Tensor]:
-        return {}
 
     @cached_property
     def loss_places(self) -> list[int]:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -322,15 +323,24 @@ def _quiet(logger: str) -> Iterator[None]:
         of.setLevel(before)
 
 
+USERS = "TRITON_CACHE_DIR" in os.environ  # whether the user has said where
+
+
 def _keep_compiled() -> None:
-    """Compiled code goes to the cache folder, where it can be written to; else wherever torch puts it."""
-    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
-        return
-    with suppress(OSError, RuntimeError):  # the last: no home folder
-        folder = cache() / "compiled"
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    """Compiled code goes to the cache folder, where it can be written to; else wherever torch puts it.
+
+    Triton's, too: torch names a folder for it when it compiles, but not when it finds what it has compiled before, and
+    then kernels of our own would not be found.
+    """
+    inductor, triton = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+    if inductor not in os.environ:
+        with suppress(OSError, RuntimeError):  # the last: no home folder
+            folder = cache() / "compiled"
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            os.environ[inductor] = str(folder)
+    if inductor in os.environ and not USERS:
+        os.environ[triton] = str(Path(os.environ[inductor], "triton"))
 
 
 @contextmanager

@@ -99,6 +99,7 @@ class Together:
         self.ways = Ways(part.problem, settings, self._blanks(), choices)
         self._captured: dict[Any, Captured] = {}
         self._waits: set[str] = set()  # work that cannot be recorded
+        self._plain: set[str] = set()  # work that cannot be compiled
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
         self._looks = ""  # why vmap refuses the model, where work of it that trains cannot be recorded either
@@ -160,7 +161,7 @@ class Together:
                 return self._run_each(group, rest), rest.stop
             self._tried.add(work)
             found = self._run_stacked(group, now)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError, IndexError) as error:
+        except Exception as error:  # of vmap's, of the compiler's, or of the model's own
             if no_memory(error):
                 raise torch.cuda.OutOfMemoryError(str(error)) from error
             return self._otherwise(group, rest, error)
@@ -176,6 +177,9 @@ class Together:
             self._go_singly(group.request, str(error) if isinstance(error, Waits) else why)
         elif self.settings.graph and work in self.ways.refused and work not in self._waits:
             self._waits.add(work)  # whatever ended its recording, it may go without one
+            return iter(()), rest.start
+        elif self.settings.compile and work in self.ways.refused and work not in self._plain:
+            self._plain.add(work)
             return iter(()), rest.start
         else:
             self._fall_back(work, self.ways.refused.get(work, why))
@@ -334,7 +338,8 @@ class Together:
 
     def _computed(self, task: Task, operators: Stacked | None = None) -> dict[str, Tensor]:
         """What a chunk's program gives, as it is."""
-        operators = operators or self.ways.operators(self.ways.of(task.request.work))
+        work = task.request.work
+        operators = operators or (self.ways.eager if work in self._plain else self.ways.made)(work)
         device, arguments = self.settings.device, task.arguments
         with self._inside():
             if device != HOST:

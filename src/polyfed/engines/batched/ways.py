@@ -70,6 +70,10 @@ class Ways:
             self._made[way] = self._new(way, self._settings.compile)
         return self._made[way]
 
+    def made(self, work: str) -> Stacked:
+        """Those of a work's way."""
+        return self.operators(self.of(work))
+
     def eager(self, work: str) -> Stacked:
         """Those of a work's way, for once, and without a compiler."""
         return self._new(self.of(work), False)

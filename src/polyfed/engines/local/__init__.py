@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 
 from polyfed.client.device import HOST, Device, resolve
@@ -42,6 +44,12 @@ class Local(Engine):
         timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
     ) -> None:
         super().__init__(parts, layers)
+        cuda: Any = torch.cuda  # which has no types here
+        if workers > 1 and cuda.is_initialized():
+            said = "This process has used a GPU, and torch cannot train in processes forked from it: workers = "
+            said += f"{workers} is 1 in this run. Start it in a process of its own, as `polyfed run` does."
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            workers = 1
         self.device = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
         self.memory = {name: Memory() for name in parts}
         self.patience = {name: Patience() for name in parts}

@@ -67,11 +67,23 @@ def _plain(module: nn.Embedding) -> bool:
 def embed(table: Tensor, words: Tensor, padding: int) -> Tensor:
     """Every client's words in its own table, which may be a view: nothing but the rows asked for is copied."""
     clients = torch.arange(len(table), device=words.device).view(-1, *(1,) * (words.dim() - 1))
+    if words.device.type != "cpu":
+        return _marked(table, clients, words)
     words = torch.where(words < 0, table.shape[1], words)  # refused as torch's refuses it, not counted from the end
     try:
         return table[clients, words]
-    except IndexError as error:  # on a CPU
+    except IndexError as error:
         raise ValueError(f"a word is not in the vocabulary: {error}") from None
+
+
+def _marked(table: Tensor, clients: Tensor, words: Tensor) -> Tensor:
+    """The same, NaN where there is no such word: its client alone has failed. A GPU would be lost to the process."""
+    missing = _missing(words, table.shape[1])
+    return table[clients, words.masked_fill(missing, 0)].masked_fill_(missing.unsqueeze(-1), torch.nan)
+
+
+def _missing(words: Tensor, vocabulary: int) -> Tensor:
+    return (words < 0) | (words >= vocabulary)
 
 
 @torch.library.custom_op("polyfed::embed_back", mutates_args=())
@@ -88,7 +100,7 @@ def _sums(d: Tensor, words: Tensor, vocabulary: int, padding: int) -> Tensor:
     """One large table of all clients' words, and a row after it for the padding of all of them."""
     clients, last = len(d), len(d) * vocabulary
     begins = torch.arange(0, last, vocabulary, device=words.device).view(-1, *(1,) * (words.dim() - 1))
-    places = torch.where(words == padding, last, words + begins)
+    places = torch.where((words == padding) | _missing(words, vocabulary), last, words + begins)
     exact = d.to(torch.promote_types(d.dtype, torch.float32))
     if d.device.type == "cpu":
         sums: Tensor = torch.ops.aten.embedding_dense_backward(exact, places, last + 1, last, False)[:last]

@@ -156,10 +156,17 @@ def _kernels(t: Tensor) -> bool:
 @cache
 def _fused(step: Callable[..., Tensors], device: torch.device) -> Callable[..., Tensors]:
     """On a GPU with Triton, a step's gates as one kernel."""
-    if device.type != "cuda" or why_no_triton(device):
-        return step
-    fused: Callable[..., Tensors] = torch.compile(step, dynamic=False)
-    return fused
+    return step if device.type != "cuda" or why_no_triton(device) else _compiled(step)
+
+
+def _compiled(step: Callable[..., Tensors], **settings: Any) -> Callable[..., Tensors]:
+    fused: Callable[..., Tensors] = torch.compile(step, dynamic=False, **settings)
+
+    def program(*given: Tensor) -> Tensors:
+        """Of what has no gradients: looking for those of views, the compiler would warn."""
+        return fused(*(t.detach() for t in given))
+
+    return program
 
 
 # operators: gates (clients, steps, rows, 4 or 3 sizes), w (clients, 4 or 3 sizes, size), states (clients, rows, size)
