@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from polyfed.core.code import hold_to
+from polyfed.engines.local.nursery import forks_train
 
 pytest_plugins = ["browser"]  # the fixtures of pages in a browser
 torch.set_num_threads(1)
@@ -23,24 +23,17 @@ FORKS = {  # tests that start workers, or kill processes, as Windows cannot
 }  # fmt: skip
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if torch.cuda.is_available():  # a test that begins CUDA may be followed by one with workers
-        config.addinivalue_line("filterwarnings", "ignore:This process has used a GPU:RuntimeWarning")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items if not hasattr(os, "fork") else ():
         if item.path.stem in FORKS:
             item.add_marker(pytest.mark.skip(reason="needs a system that can fork"))
-    if torch.cuda.is_available():
-        items.sort(key=lambda item: item.path.stem not in FORKS)
 
 
 @pytest.fixture(autouse=True)
 def _forks(request: pytest.FixtureRequest) -> None:
-    cuda: Any = torch.cuda  # which has no types here
-    if request.path.stem == "test_local" and cuda.is_initialized():
-        pytest.skip("this process has used a GPU: its workers are itself, which these tests kill")
+    """On a machine with a GPU, tests with workers come first, or in a process of their own."""
+    if torch.cuda.is_available() and request.path.stem in FORKS and not forks_train():
+        pytest.skip("torch cannot train in processes that are forked from this one, as it has trained")
 
 
 @pytest.fixture(autouse=True)

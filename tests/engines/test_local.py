@@ -19,6 +19,7 @@ from torch import Tensor
 from polyfed import FedAvg, Layer, Result, RunStopped, train
 from polyfed.core.door import Door
 from polyfed.core.messages import Request
+from polyfed.engines.local import nursery
 from small import small_federation, small_problem, vector
 from toys import EVERYWHERE, door, engine_of
 
@@ -62,13 +63,24 @@ def failures(result: Result) -> list[list[tuple[int, str]]]:
     return [[(f["client"], f["why"]) for f in line["failures"]] for line in result.history]
 
 
-def test_after_a_gpu_was_used_workers_are_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch cannot train in processes that are forked from one that has trained on a GPU."""
+def test_where_forked_processes_cannot_train_workers_are_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with a GPU, after this process has trained."""
     apart = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=TWO)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.warns(RuntimeWarning, match="This process has used a GPU, .*: workers = 2 is 1 in this run"):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(nursery, "_take_a_gradient", lambda: 1 / 0)
+    with pytest.warns(
+        RuntimeWarning, match="trained before, on a machine with a GPU, .*: workers = 2 is 1 in this run"
+    ):
         here = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=TWO)
     assert torch.equal(vector(here), vector(apart))
+
+
+def test_forked_processes_are_tried_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert nursery.forks_train()
+    monkeypatch.setattr(nursery, "PROMPT", 0.05)
+    monkeypatch.setattr(nursery, "_take_a_gradient", lambda: time.sleep(60))
+    assert not nursery.forks_train()
 
 
 def test_a_dead_worker_is_replaced_and_its_client_named() -> None:

@@ -313,15 +313,12 @@ def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.Monke
             program(*arguments)
             raise Waits("it looks at numbers")
 
-    def failing(self: Branches, program: Any, *about: Any) -> Any:
-        def fail(*arguments: Any) -> Any:
-            raise AssertionError("of the compiler's own")
-
-        return fail if self._compiled else program
+    def failing(*arguments: Any, **settings: Any) -> Any:
+        raise AssertionError("of the compiler's own")
 
     plain = run("local", evaluate={"splits": ["train"]})
     record_with(Program, monkeypatch, compile=True)
-    monkeypatch.setattr(Branches, "_fast", failing)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: failing)
     monkeypatch.setattr(Together, "_alone", lambda self, work: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

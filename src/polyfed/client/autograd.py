@@ -82,6 +82,13 @@ class Autograd:
         self._place(x, buffers, train)
         return self._forward(self._plain, batch)
 
+    @torch.no_grad()
+    def buffers_after(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
+        """The buffers as a training step leaves them: without gradients, after which worker processes could not train
+        on a machine with a GPU."""
+        self.outputs(x, buffers, batch, train=True)
+        return self._after(buffers)
+
     def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
         """The module gets a client's parameters and buffers."""
         self._x.copy_(x)  # not views of x: a module may write over its parameters, as nn.Embedding with max_norm does

@@ -180,8 +180,8 @@ def check_compatible(
 def _unchanged(problem: Problem, batch: Batch) -> set[str]:
     """The doubtful buffers that a trial step leaves as they are: positions and masks, not statistics."""
     with torch.random.fork_rng(devices=[]):
-        autograd, start = Autograd(problem), problem.initial()
-        _, _, after = autograd.jacobian(start["x"], start["buffers"], batch, [True] * len(problem.names), train=True)
+        start = problem.initial()
+        after = Autograd(problem).buffers_after(start["x"], start["buffers"], batch)
     before, now = (problem.split_buffers(values) for values in (start["buffers"], after))
     return {name for name in problem.doubtful if torch.equal(before[name], now[name])}
 

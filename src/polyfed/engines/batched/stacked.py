@@ -24,6 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from polyfed.client.compiled import own_code
 from polyfed.core.cachefolder import cache
+from polyfed.core.errors import reason
 from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
 from polyfed.core.structure import arguments, leaves, mapped
@@ -117,7 +118,15 @@ class Stacked:
         if not self._compiled:
             return program
         sizes = [tuple(p.shape) for p in self.model.parameters()]
-        return torch.compile(own_code(program, type(self).__name__, sizes, *about))
+        fast = torch.compile(own_code(program, type(self).__name__, sizes, *about))
+
+        def call(*tensors: Tensor) -> Any:
+            try:
+                return fast(*tensors)
+            except AssertionError as error:  # of the compiler's own; the model's own comes again without it
+                raise RuntimeError(f"it cannot be compiled: {reason(error)}") from error
+
+        return call
 
     def _outputs(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Outputs, Tensor]:
         """What the module makes of a client's batch, and its buffers afterwards."""

@@ -161,7 +161,7 @@ class Together:
                 return self._run_each(group, rest), rest.stop
             self._tried.add(work)
             found = self._run_stacked(group, now)
-        except Exception as error:  # of vmap's, of the compiler's, or of the model's own
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, KeyError, IndexError) as error:
             if no_memory(error):
                 raise torch.cuda.OutOfMemoryError(str(error)) from error
             return self._otherwise(group, rest, error)

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 
 from polyfed.client.device import HOST, Device, resolve
@@ -20,6 +19,7 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
 from polyfed.core.part import Parts
 from polyfed.core.patience import Patience
+from polyfed.engines.local.nursery import forks_train
 from polyfed.engines.local.workers import Pool
 
 
@@ -44,10 +44,9 @@ class Local(Engine):
         timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
     ) -> None:
         super().__init__(parts, layers)
-        cuda: Any = torch.cuda  # which has no types here
-        if workers > 1 and cuda.is_initialized():
-            said = "This process has used a GPU, and torch cannot train in processes forked from it: workers = "
-            said += f"{workers} is 1 in this run. Start it in a process of its own, as `polyfed run` does."
+        if workers > 1 and not forks_train():
+            said = "This process has trained before, on a machine with a GPU, and torch cannot train in processes that "
+            said += f"are forked from it now: workers = {workers} is 1 in this run. Start it in a process of its own."
             warnings.warn(said, RuntimeWarning, stacklevel=2)
             workers = 1
         self.device = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU

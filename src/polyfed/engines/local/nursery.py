@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, Protocol
 
+import torch
+
 ENDS = signal.SIGINT, signal.SIGTERM  # the parent's to handle: it finishes a round, or ends us all
 GRACE = 5.0  # seconds that a child has to end in
 PROMPT = 10.0  # seconds that the nursery has to do anything in
@@ -81,6 +83,28 @@ class Nursery:
         if _waited(self._pid, GRACE + PROMPT) is None:
             kill(self._pid)
             _waited(self._pid, PROMPT)
+
+
+def forks_train() -> bool:
+    """Whether a process that is forked now can take gradients.
+
+    On a machine with a GPU it cannot once this one has taken some, of whatever device: torch has started threads then.
+    """
+    if not torch.cuda.is_available():
+        return True
+    pid = os.fork()
+    if not pid:
+        failed = True
+        with contextlib.suppress(Exception):
+            _take_a_gradient()
+            failed = False
+        os._exit(failed)
+    return _ended(pid, PROMPT) == 0
+
+
+def _take_a_gradient() -> None:
+    x = torch.ones(1, requires_grad=True)
+    torch.autograd.grad(x.sum(), x)
 
 
 def kill(pid: int) -> None:
