@@ -5,7 +5,8 @@ those of the first three seeds, which allow a test, item by item as named; then 
 record of are left out. What is finished is packed: `polyfed reproduce --merge PACK`, then
 `python tools/results.py --take=runs/reproduce`.
 
-Processes on a GPU (`--jobs`) and others on cores alone (`--cores`) take from two lists; ITEM+ goes to the second.
+Processes on a GPU (`--jobs`) and others on cores alone (`--cores`) take from two lists; ITEM+ goes to the second. Where
+NVIDIA's MPS is there, it runs meanwhile: without it processes take turns, and whoever waits for numbers waits for all.
 ITEM:GRID is one grid of an item; with `--claimed` only rows that some claim compares are run.
 """
 
@@ -15,11 +16,14 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,6 +167,20 @@ def failed_of(item: Item, log: Path) -> list[Failed]:
     return [Failed(grid, line["row"], line["seed"], line["why"]) for line, key, grid in mine if key == item.key]
 
 
+@contextmanager
+def shared(jobs: int) -> Iterator[None]:
+    """Inside, the processes of a GPU share it, where the machine has what that takes."""
+    daemon = shutil.which("nvidia-cuda-mps-control") if jobs > 1 else None
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # no pipes, which a daemon might hold
+    if daemon is None or subprocess.run([daemon, "-d"], **silent).returncode:
+        yield
+        return
+    try:
+        yield
+    finally:
+        subprocess.run([daemon], input="quit -t 5\n", text=True, **silent)
+
+
 def main() -> None:
     """Run, pack, say how much."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -189,19 +207,20 @@ def main() -> None:
     driven = {one.where: one for cells, _ in lists for one in cells if one.grid.driver}
     drivers = {where: driver_of(one.item, one.grid) for where, one in driven.items()}
     log, busy = asked.out / "cells.jsonl", []
-    for (cells, jobs), gpu in zip(lists, (True, False), strict=True):
-        taken = fork.Value("i", 0)
-        for _ in range(min(jobs, len(cells))):
-            runner = Runner(
-                asked.out, until, drivers, *((json.loads(asked.engine), asked.compiled_from) if gpu else ({},))
-            )
-            busy.append(fork.Process(target=work, args=(cells, taken, runner, log, gpu)))
-            busy[-1].start()
-    for process in busy:
-        process.join(max(0.1, until + 4 - time.monotonic()))  # a driver's cell cannot be ended after a round
-    for process in busy:
-        if process.is_alive():
-            process.kill()
+    with shared(asked.jobs):
+        for (cells, jobs), gpu in zip(lists, (True, False), strict=True):
+            taken = fork.Value("i", 0)
+            for _ in range(min(jobs, len(cells))):
+                runner = Runner(
+                    asked.out, until, drivers, *((json.loads(asked.engine), asked.compiled_from) if gpu else ({},))
+                )
+                busy.append(fork.Process(target=work, args=(cells, taken, runner, log, gpu)))
+                busy[-1].start()
+        for process in busy:
+            process.join(max(0.1, until + 4 - time.monotonic()))  # a driver's cell cannot be ended after a round
+        for process in busy:
+            if process.is_alive():
+                process.kill()
     items = {item.key: item for name in (*fast, *slow) for item in chosen(name.partition(":")[0])}
     for item in items.values():
         how = How(out=asked.out)
