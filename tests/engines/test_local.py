@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, cast
@@ -63,24 +63,42 @@ def failures(result: Result) -> list[list[tuple[int, str]]]:
     return [[(f["client"], f["why"]) for f in line["failures"]] for line in result.history]
 
 
-def test_where_forked_processes_cannot_train_workers_are_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine with a GPU, after this process has trained."""
-    apart = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=TWO)
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there was one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+def test_where_forked_processes_cannot_train_workers_are_this_process(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine with a GPU, after this process has trained."""
+    here = {**TWO, "device": "auto"}  # of several workers, that is the host
+    apart = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=here)
     monkeypatch.setattr(nursery, "_take_a_gradient", lambda: 1 / 0)
     with pytest.warns(
         RuntimeWarning, match="trained before, on a machine with a GPU, .*: workers = 2 is 1 in this run"
     ):
-        here = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=TWO)
-    assert torch.equal(vector(here), vector(apart))
+        alone = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=here)
+    assert torch.equal(vector(alone), vector(apart))
 
 
-def test_forked_processes_are_tried_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("does", "trains"), [(lambda: None, True), (lambda: time.sleep(60), False), (stop, False)])
+def test_a_forked_process_is_tried_and_never_goes_on(
+    does: Callable[[], None], trains: bool, gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nursery, "PROMPT", 0.5)
+    monkeypatch.setattr(nursery, "_take_a_gradient", does)
+    assert nursery.forks_train() is trains
+
+
+def test_where_there_is_no_fork_nothing_is_tried(gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
     assert nursery.forks_train()
-    monkeypatch.setattr(nursery, "PROMPT", 0.05)
-    monkeypatch.setattr(nursery, "_take_a_gradient", lambda: time.sleep(60))
-    assert not nursery.forks_train()
 
 
 def test_a_dead_worker_is_replaced_and_its_client_named() -> None:

@@ -17,7 +17,7 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
 from polyfed.core.part import Part
 from polyfed.core.problem import Batch
-from polyfed.engines.batched import Batched, stacked
+from polyfed.engines.batched import Batched
 from polyfed.engines.batched.chunks import Chunks
 from polyfed.engines.batched.stacked import Stacked, compiling
 from polyfed.engines.batched.together import Group, Together
@@ -127,8 +127,9 @@ def test_a_client_that_does_not_fit_alone_is_tried_so_before_the_run_ends() -> N
 def test_compiled_code_is_kept_where_it_can_be(writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # so that it is taken out again after the test
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    monkeypatch.setenv("TRITON_CACHE_DIR", "where torch has put it")  # as it does when it has compiled something
-    monkeypatch.setattr(stacked, "USERS", False)
+    monkeypatch.setenv(
+        "TRITON_CACHE_DIR", "/tmp/torchinductor/triton/0"
+    )  # as torch does when it has compiled something
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if not writable:
         (tmp_path / "cache").write_text("a file")
@@ -136,12 +137,14 @@ def test_compiled_code_is_kept_where_it_can_be(writable: bool, tmp_path: Path, m
         found = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     compiled = str(tmp_path / "cache" / "polyfed" / "compiled")
     assert found == (compiled if writable else None)
-    assert os.environ["TRITON_CACHE_DIR"] == (f"{compiled}/triton" if writable else "where torch has put it")
+    assert os.environ["TRITON_CACHE_DIR"] == (f"{compiled}/triton/0" if writable else "/tmp/torchinductor/triton/0")
 
 
 def test_the_users_place_for_kernels_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TRITON_CACHE_DIR", "mine")
-    monkeypatch.setattr(stacked, "USERS", True)
     with compiling():
         assert os.environ["TRITON_CACHE_DIR"] == "mine"
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    with compiling():
+        assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton" / "0")

@@ -305,28 +305,48 @@ def test_what_can_be_neither_goes_one_after_another_compiled(
     assert all("nor recorded (as another work of this model)" in text for text in said[1:])
 
 
-def test_what_the_compiler_cannot_take_goes_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of work that is not stacked; side by side, and no client by client."""
+@pytest.mark.parametrize("back", [False, True])
+def test_what_the_compiler_cannot_take_goes_without_it(back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side, and no client by client; nor is anything made anew in each round."""
 
     class Program:
         def __init__(self, program: Any, arguments: Any, device: Any, pool: Any) -> None:
             program(*arguments)
             raise Waits("it looks at numbers")
 
-    def failing(*arguments: Any, **settings: Any) -> Any:
+    def failing(*tensors: Tensor) -> Any:
         raise AssertionError("of the compiler's own")
 
+    def compiled(program: Any, **settings: Any) -> Any:
+        def call(*tensors: Tensor) -> Any:
+            found = program(*tensors) if back else failing()
+            [t.register_hook(failing) for t in found if t.requires_grad]
+            return found
+
+        return call
+
+    def made(self: Ways, *about: Any) -> Stacked:
+        every.append(about)
+        return new(self, *about)
+
+    every: list[Any] = []
+    new = Ways._new
     plain = run("local", evaluate={"splits": ["train"]})
     record_with(Program, monkeypatch, compile=True)
-    monkeypatch.setattr(torch, "compile", lambda f, **_: failing)
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(Ways, "_new", made)
     monkeypatch.setattr(Together, "_alone", lambda self, work: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        result = run({"name": "batched", "device": "cpu"}, evaluate={"splits": ["train"]})
+        result = run({"name": "batched", "device": "cpu", "chunk": 2}, evaluate={"splits": ["train"]})
     assert torch.allclose(vector(result), vector(plain), atol=1e-6)
     losses = [[line["losses"]["left"] for line in one.history] for one in (result, plain)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert all("in branches" in text or "not recorded" in text for text in result.summary["choices"])
+    assert len(every) == len(set(every))
+    said = [text for text in result.summary["choices"] if "is not compiled" in text]
+    why = "RuntimeError: it cannot be compiled, by AssertionError: of the compiler's own"
+    assert said[0] == f"The work 'sgd' is not compiled: {why}."
+    assert len(said) == (1 if back else 2)
 
 
 def test_work_that_cannot_be_stacked_leaves_the_others_of_its_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:

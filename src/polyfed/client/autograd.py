@@ -82,12 +82,13 @@ class Autograd:
         self._place(x, buffers, train)
         return self._forward(self._plain, batch)
 
-    @torch.no_grad()
     def buffers_after(self, x: Tensor, buffers: Tensor, batch: Batch) -> Tensor:
-        """The buffers as a training step leaves them: without gradients, after which worker processes could not train
-        on a machine with a GPU."""
-        self.outputs(x, buffers, batch, train=True)
-        return self._after(buffers)
+        """The buffers as a forward in training leaves them, gradients being recorded and none taken: worker processes
+        could not train after one, on a machine with a GPU."""
+        with torch.enable_grad():
+            self.outputs(x, buffers, batch, train=True)
+        with torch.no_grad():
+            return self._after(buffers)
 
     def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
         """The module gets a client's parameters and buffers."""

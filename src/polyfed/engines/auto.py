@@ -82,7 +82,6 @@ class OnHost(Engine):
         super().__init__(parts, layers)
         self.local = Local(parts, layers, workers=workers, device="cpu", timeout=timeout)  # whose processes begin now
         self.overlaps = self.local.overlaps
-        self._workers = workers
         self._found: dict[tuple[str, str], str] = {}
 
     @cached_property
@@ -115,7 +114,7 @@ class OnHost(Engine):
     def _chosen(self, clients: Ids, request: Request) -> str:
         """As was found before, or by a trial."""
         about = depends_on(self.parts[request.part], self.layers, request, min(len(clients), ON_HOST))
-        about |= {"machine": machine(HOST), "workers": self._workers}
+        about |= {"machine": machine(HOST), "workers": self.local.workers}
         known = self.choices.known("engine", about, ("local", "batched").__contains__)
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*runs client by client")  # then it is `local` that does so

@@ -178,7 +178,7 @@ def check_compatible(
 
 
 def _unchanged(problem: Problem, batch: Batch) -> set[str]:
-    """The doubtful buffers that a trial step leaves as they are: positions and masks, not statistics."""
+    """The doubtful buffers that a forward in training leaves as they are: positions and masks, not statistics."""
     with torch.random.fork_rng(devices=[]):
         start = problem.initial()
         after = Autograd(problem).buffers_after(start["x"], start["buffers"], batch)

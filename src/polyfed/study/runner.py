@@ -39,7 +39,7 @@ import torch
 
 from polyfed.core.errors import BadInput, Interrupted, PolyfedError
 from polyfed.core.settings import Settings
-from polyfed.engines.local.nursery import Nursery
+from polyfed.engines.local.nursery import Nursery, forked
 from polyfed.study.cells import Cell
 from polyfed.study.running import (
     AGAIN,
@@ -183,6 +183,7 @@ class Pool:
         self._open = ExitStack()
 
     def __enter__(self) -> Pool:
+        self.jobs = forked(self.jobs, "jobs")
         if self.jobs > 1:
             self._nursery = Nursery(
                 Worker(self.study, self.name, self.folder, self.prepare, self.asks)

@@ -24,7 +24,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from polyfed.client.compiled import own_code
 from polyfed.core.cachefolder import cache
-from polyfed.core.errors import reason
 from polyfed.core.metric import split_statistics
 from polyfed.core.problem import Batch, Outputs, Problem
 from polyfed.core.structure import arguments, leaves, mapped
@@ -118,15 +117,7 @@ class Stacked:
         if not self._compiled:
             return program
         sizes = [tuple(p.shape) for p in self.model.parameters()]
-        fast = torch.compile(own_code(program, type(self).__name__, sizes, *about))
-
-        def call(*tensors: Tensor) -> Any:
-            try:
-                return fast(*tensors)
-            except AssertionError as error:  # of the compiler's own; the model's own comes again without it
-                raise RuntimeError(f"it cannot be compiled: {reason(error)}") from error
-
-        return call
+        return torch.compile(own_code(program, type(self).__name__, sizes, *about))
 
     def _outputs(self, x: Tensor, buffers: Tensor, batch: Batch) -> tuple[Outputs, Tensor]:
         """What the module makes of a client's batch, and its buffers afterwards."""
@@ -207,7 +198,12 @@ class Stacked:
 
     def _call(self, stacked: Callable[..., Any], *tensors: Tensor) -> tuple[Tensor, ...]:
         with self.attention():
-            return _called(stacked, *tensors)
+            try:
+                return _called(stacked, *tensors)
+            except AssertionError as error:  # the compiler's own, or the model's, which comes again without it
+                if not self._compiled:
+                    raise
+                raise RuntimeError("it cannot be compiled") from error
 
     def _values(self, x: Tensor, holds: Tensor, out: Outputs, batch: Batch) -> Tensor:
         params = self.problem.split(x)
@@ -332,9 +328,6 @@ def _quiet(logger: str) -> Iterator[None]:
         of.setLevel(before)
 
 
-USERS = "TRITON_CACHE_DIR" in os.environ  # whether the user has said where
-
-
 def _keep_compiled() -> None:
     """Compiled code goes to the cache folder, where it can be written to; else wherever torch puts it.
 
@@ -348,8 +341,9 @@ def _keep_compiled() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
             os.environ[inductor] = str(folder)
-    if inductor in os.environ and not USERS:
-        os.environ[triton] = str(Path(os.environ[inductor], "triton"))
+    place = Path(os.environ.get(triton, "triton/0"))
+    if inductor in os.environ and place.parent.name == "triton" and place.name.isdigit():  # as torch names it
+        os.environ[triton] = str(Path(os.environ[inductor], "triton", "0"))
 
 
 @contextmanager

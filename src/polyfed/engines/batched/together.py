@@ -99,7 +99,6 @@ class Together:
         self.ways = Ways(part.problem, settings, self._blanks(), choices)
         self._captured: dict[Any, Captured] = {}
         self._waits: set[str] = set()  # work that cannot be recorded
-        self._plain: set[str] = set()  # work that cannot be compiled
         self._questions: dict[Any, list[Question]] = {}  # that a work has put to the clients' sizes
         self._one_by_one: dict[str, str] = {}  # work that vmap cannot take, and why
         self._looks = ""  # why vmap refuses the model, where work of it that trains cannot be recorded either
@@ -178,8 +177,10 @@ class Together:
         elif self.settings.graph and work in self.ways.refused and work not in self._waits:
             self._waits.add(work)  # whatever ended its recording, it may go without one
             return iter(()), rest.start
-        elif self.settings.compile and work in self.ways.refused and work not in self._plain:
-            self._plain.add(work)
+        elif self.settings.compile and work in self.ways.refused and work not in self.ways.plain:
+            self.ways.plain.add(work)
+            said = f"The work {work!r} is not compiled: {clipped(why, 150)}."
+            self._choices.make("compile", self.about(group.request, 0), False, said, lasting=False)
             return iter(()), rest.start
         else:
             self._fall_back(work, self.ways.refused.get(work, why))
@@ -338,8 +339,7 @@ class Together:
 
     def _computed(self, task: Task, operators: Stacked | None = None) -> dict[str, Tensor]:
         """What a chunk's program gives, as it is."""
-        work = task.request.work
-        operators = operators or (self.ways.eager if work in self._plain else self.ways.made)(work)
+        operators = operators or self.ways.of_work(task.request.work)
         device, arguments = self.settings.device, task.arguments
         with self._inside():
             if device != HOST:

@@ -58,21 +58,22 @@ class Ways:
 
     def __init__(self, problem: Problem, settings: Settings, blanks: Mapping[str, Tensor], choices: Choices) -> None:
         self._problem, self._settings, self._blanks, self._choices = problem, settings, blanks, choices
-        self._made: dict[str, Stacked] = {}
+        self._made: dict[tuple[str, bool], Stacked] = {}
         self.recompute = settings.recompute is True
         self.refused: dict[str, str] = {}  # work that cannot be stacked, and why
+        self.plain: set[str] = set()  # work that cannot be compiled
         self._said: set[str] = set()
         self._tries = settings.way == "auto" and settings.device.type == "cuda"  # a host has no parallel branches
 
-    def operators(self, way: str) -> Stacked:
-        """Those of a way."""
-        if way not in self._made:
-            self._made[way] = self._new(way, self._settings.compile)
-        return self._made[way]
+    def operators(self, way: str, compiled: bool = True) -> Stacked:
+        """Those of a way, compiled where that is asked for."""
+        if (way, compiled) not in self._made:
+            self._made[way, compiled] = self._new(way, compiled and self._settings.compile)
+        return self._made[way, compiled]
 
-    def made(self, work: str) -> Stacked:
+    def of_work(self, work: str) -> Stacked:
         """Those of a work's way."""
-        return self.operators(self.of(work))
+        return self.operators(self.of(work), work not in self.plain)
 
     def eager(self, work: str) -> Stacked:
         """Those of a work's way, for once, and without a compiler."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ from polyfed.core.layer import Layers
 from polyfed.core.messages import Reply, Request
 from polyfed.core.part import Parts
 from polyfed.core.patience import Patience
-from polyfed.engines.local.nursery import forks_train
+from polyfed.engines.local.nursery import forked
 from polyfed.engines.local.workers import Pool
 
 
@@ -44,12 +43,8 @@ class Local(Engine):
         timeout: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0,
     ) -> None:
         super().__init__(parts, layers)
-        if workers > 1 and not forks_train():
-            said = "This process has trained before, on a machine with a GPU, and torch cannot train in processes that "
-            said += f"are forked from it now: workers = {workers} is 1 in this run. Start it in a process of its own."
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
-            workers = 1
         self.device = HOST if workers > 1 else resolve(device)  # forked processes cannot share a GPU
+        self.workers = workers = forked(workers, "workers")
         self.memory = {name: Memory() for name in parts}
         self.patience = {name: Patience() for name in parts}
         self._runners = {n: ClientRunner(p.problem, p.federation, layers, device=self.device) for n, p in parts.items()}

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -85,21 +86,45 @@ class Nursery:
             _waited(self._pid, PROMPT)
 
 
+def forked(many: int, named: str) -> int:
+    """As many processes as are asked for; 1, with a warning, where forked ones could not train.
+
+    Args:
+        many: processes.
+        named: the setting that asks for them.
+    """
+    if many == 1 or forks_train():
+        return many
+    said = "This process has trained before, on a machine with a GPU, and torch cannot train in processes that are "
+    said += f"forked from it now: {named} = {many} is 1 in this run. Start it in a process of its own."
+    warnings.warn(said, RuntimeWarning, stacklevel=3)
+    return 1
+
+
 def forks_train() -> bool:
     """Whether a process that is forked now can take gradients.
 
     On a machine with a GPU it cannot once this one has taken some, of whatever device: torch has started threads then.
     """
-    if not torch.cuda.is_available():
+    if not hasattr(os, "fork") or not (torch.cuda.is_available() or torch.backends.mps.is_available()):
         return True
+    ours, theirs = Pipe(duplex=False)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     pid = os.fork()
     if not pid:
-        failed = True
-        with contextlib.suppress(Exception):
+        try:
             _take_a_gradient()
-            failed = False
-        os._exit(failed)
-    return _ended(pid, PROMPT) == 0
+            theirs.send_bytes(b"1")
+        finally:  # whatever comes: nothing of the parent's code
+            os._exit(0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    with ours, contextlib.suppress(EOFError):
+        trained = ours.poll(PROMPT) and ours.recv_bytes() == b"1"
+        _ended(pid, 0.0)
+        return trained
+    _ended(pid, 0.0)
+    return False
 
 
 def _take_a_gradient() -> None:
