@@ -10,6 +10,7 @@ import torch
 
 from polyfed import Federation, Problem, train
 from polyfed.algorithms import algorithms
+from polyfed.algorithms.objectives.fedcmoo import gram_errors
 from polyfed.weights import min_norm
 from small import small_federation, small_problem
 
@@ -144,6 +145,14 @@ def test_a_wide_sketch_approaches_the_exact_gram() -> None:
         for w in (4, 40)
     ]
     assert errors[1] < errors[0]
+
+
+def test_an_estimate_is_judged_at_the_best_scale_too() -> None:
+    exact = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    assert gram_errors(3 * exact, exact) == pytest.approx({"gram_error": 2, "gram_error_scaled": 0}, abs=1e-12)
+    assert gram_errors(0 * exact, exact) == {"gram_error": 1, "gram_error_scaled": 1}
+    line = run("fedcmoo", compress="client-grams", gram_error=True, rounds=1).history[0]
+    assert 0 < line["gram_error_scaled"] < line["gram_error"]
 
 
 @pytest.mark.parametrize("by", ["uniform", "size"])

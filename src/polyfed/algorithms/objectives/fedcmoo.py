@@ -64,7 +64,8 @@ class FedCMOO(Gramian):
         gram_clients: n', how many clients each of the two sets has; as many as a round's cohort if not given.
         exchanges: 2 a round; or 1: weights of the last round, Jacobians sent along with updates.
         ema: with one exchange, how much of the last weights is kept.
-        gram_error: whether to ask for exact Jacobians as well, and log how far G is from theirs.
+        gram_error: whether to ask for exact Jacobians as well, and log how far G is from theirs, as it is and at the
+            best scale.
     """
 
     compress: str | Mapping[str, Any] | Compressor = "sketch"
@@ -142,7 +143,7 @@ class FedCMOO(Gramian):
         total = fleet.sum(clients, Request("sgd", shared, options=self.local_options(t, fleet)))
         found["lost_between"] = len(clients) - len(total.clients)
         if self.gram_error:
-            found["gram_error"] = self._error(t, G, cohort, model, fleet)
+            found |= self._errors(t, G, cohort, model, fleet)
         return self._step(t, state, total, w, remembered, fleet), self._diagnostics(w, found, losses / heard)
 
     def _one(self, t: int, state: State, fleet: Door) -> tuple[State, Diagnostics]:
@@ -233,12 +234,18 @@ class FedCMOO(Gramian):
         both = (heards[0] > 0) & (heards[1] > 0)
         return (means[0] @ means[1].T).double(), torch.where(both, sum(heards), 0.0), sum(losses), cohort
 
-    def _error(self, t: int, G: Tensor, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> float:
-        """Normalised error of G against the exact Jacobians of the same batches: |G - G*| / |G*|."""
+    def _errors(self, t: int, G: Tensor, cohort: list[int], model: dict[str, Tensor], fleet: Door) -> dict[str, float]:
+        """How far G is from that of the exact Jacobians of the same batches."""
         request = Request("exact-jacobian", model, options=self._options(t, fleet, Exact()))
         total = fleet.sum(cohort, request)
-        exact = Exact().gram(total["H"], total["heard"])
-        return float((G - exact).norm() / exact.norm())
+        return gram_errors(G, Exact().gram(total["H"], total["heard"]))
+
+
+def gram_errors(G: Tensor, exact: Tensor) -> dict[str, float]:
+    """|G - G*| / |G*|, and the least of any c G, as weights do not depend on the scale."""
+    c = (G * exact).sum() / (G * G).sum().clamp(min=torch.finfo(G.dtype).tiny)
+    errors = {"gram_error": G - exact, "gram_error_scaled": c * G - exact}
+    return {name: float(error.norm() / exact.norm()) for name, error in errors.items()}
 
 
 @algorithms("fedcmoo-pref")
