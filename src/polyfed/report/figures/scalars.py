@@ -21,8 +21,8 @@ SOLVED = 1e-12  # a gap that is nothing but rounding
 DUALITY = {"primal": "primal", "dual": "dual"}
 # in figures of their own, or counted along the horizontal axis
 TAKEN = {
-    "round", "seconds", "bytes_up", "bytes_down", "simulated_seconds", "evaluation_bytes", "gap", "improved", "losses", "metrics",
-    "weights", "train", "clients", "splits", "personalised", "bounds", "progress",
+    "round", "seconds", "bytes_up", "bytes_down", "simulated_seconds", "evaluation_bytes", "gap", "improved",
+    "losses", "metrics", "weights", "train", "clients", "splits", "personalised", "bounds", "progress",
     "not_computed", "rates", "passed_over", *STATIONARITY, *OPTIMUM, *DUALITY, *GRAM,
 }  # fmt: skip
 
