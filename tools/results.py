@@ -47,12 +47,15 @@ def take(runs: Path, records: Path) -> None:
     for item in chosen(""):
         for quick in (False, True):
             how = How(quick=quick, out=runs)
-            if not (folder_of(item, how) / FILE).is_file():
+            folder = folder_of(item, how)
+            if not folder.is_dir():
                 continue
             for grid in (grid for grid in item.grids if grid.driver):
-                for said in code_notes(folder_of(item, how) / grid.name, driven_cells(item, grid, quick)):
+                for said in code_notes(folder / grid.name, driven_cells(item, grid, quick)):
                     print(said)
-            failed = read_record(folder_of(item, how) / FILE).failed
+            failed = (
+                read_record(folder / FILE).failed if (folder / FILE).is_file() else []
+            )  # of a merged pack: none yet
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
             past = read_record(path) if path.is_file() else None
             own = len(record.cells)
