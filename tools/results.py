@@ -53,9 +53,7 @@ def take(runs: Path, records: Path) -> None:
             for grid in (grid for grid in item.grids if grid.driver):
                 for said in code_notes(folder / grid.name, driven_cells(item, grid, quick)):
                     print(said)
-            failed = (
-                read_record(folder / FILE).failed if (folder / FILE).is_file() else []
-            )  # of a merged pack: none yet
+            failed = read_record(folder / FILE).failed if (folder / FILE).is_file() else []  # a merged pack has none
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
             past = read_record(path) if path.is_file() else None
             own = len(record.cells)
