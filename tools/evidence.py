@@ -171,10 +171,8 @@ def failed_of(item: Item, log: Path) -> list[Failed]:
 def shared(jobs: int) -> Iterator[None]:
     """Inside, the processes of a GPU share it, where the machine has what that takes."""
     daemon = shutil.which("nvidia-cuda-mps-control") if jobs > 1 else None
-    silent: dict[str, Any] = {
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-    }  # no pipes, which a daemon might hold
+    # no pipes, which a daemon might hold
+    silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     if daemon is None or subprocess.run([daemon, "-d"], **silent).returncode:
         yield
         return

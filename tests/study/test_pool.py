@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from polyfed.core.errors import BadInput, Interrupted
 from polyfed.data.build import build_data
+from polyfed.engines.local import nursery
 from polyfed.experiment.building import plan
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
@@ -58,6 +60,17 @@ def test_a_cell_is_the_run_that_the_command_makes(jobs: int) -> None:
         alone = execute(made, RunDirectory.create(Path("alone") / cell.name, "small", resolved)).summary
         assert found[cell.name] == alone["model_sha256"]
         assert RunDirectory.open(STUDY / cell.name).settings() == {"name": "small", "folder": "", **resolved}
+
+
+def test_where_forked_processes_cannot_train_cells_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with a GPU, after this process has trained."""
+    some = cells("fedavg")
+    apart = sums(run(some, 2))
+    for cell in some:
+        shutil.rmtree(STUDY / cell.name)
+    monkeypatch.setattr(nursery, "forks_train", lambda: False)
+    with pytest.warns(RuntimeWarning, match="trained before, on a machine with a GPU, .*: jobs = 2 is 1 in this run"):
+        assert sums(run(some, 2)) == apart
 
 
 @JOBS

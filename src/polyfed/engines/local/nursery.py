@@ -119,12 +119,13 @@ def forks_train() -> bool:
             os._exit(0)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
-    with ours, contextlib.suppress(EOFError):
-        trained = ours.poll(PROMPT) and ours.recv_bytes() == b"1"
+    try:
+        return ours.poll(PROMPT) and ours.recv_bytes() == b"1"
+    except EOFError:
+        return False
+    finally:
+        ours.close()
         _ended(pid, 0.0)
-        return trained
-    _ended(pid, 0.0)
-    return False
 
 
 def _take_a_gradient() -> None:
