@@ -23,16 +23,21 @@ FORKS = {  # tests that start workers, or kill processes, as Windows cannot
 }  # fmt: skip
 
 
+def starts_workers(item: pytest.Item) -> bool:
+    """Whether a test, or one of its parameters, is of those above."""
+    return item.path.stem in FORKS or item.get_closest_marker("forks") is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items if not hasattr(os, "fork") else ():
-        if item.path.stem in FORKS:
+        if starts_workers(item):
             item.add_marker(pytest.mark.skip(reason="needs a system that can fork"))
 
 
 @pytest.fixture(autouse=True)
 def _forks(request: pytest.FixtureRequest) -> None:
     """On a machine with a GPU, tests with workers come first, or in a process of their own."""
-    if torch.cuda.is_available() and request.path.stem in FORKS and not forks_train():
+    if torch.cuda.is_available() and starts_workers(request.node) and not forks_train():
         pytest.skip("torch cannot train in processes that are forked from this one, as it has trained")
 
 

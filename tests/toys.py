@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +17,7 @@ from polyfed.core.work import Arrays, work
 from polyfed.testing import open_door
 from small import small_federation, small_problem
 
-WORKERS: list[tuple[str, dict[str, Any]]] = [("local", {"workers": 2})] if hasattr(os, "fork") else []
-EVERYWHERE: list[tuple[str, dict[str, Any]]] = [("local", {}), *WORKERS, ("wire", {})]
+EVERYWHERE: list[tuple[str, dict[str, Any]]] = [("local", {}), ("local", {"workers": 2}), ("wire", {})]
 
 
 def door(engine: str, layers: Sequence[Layer] = (), cohort: int = 4, **settings: Any) -> Door:

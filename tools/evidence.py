@@ -204,7 +204,7 @@ def main() -> None:
     which = asked.out, asked.seeds, asked.claimed
     lists = [(listed(fast, *which), asked.jobs), (listed(slow, *which), asked.cores)]
     print(*(f"{len(cells)} cells for {jobs} processes" for cells, jobs in lists), sep="; ", flush=True)
-    # drivers before the processes begin: what rows share is kept by modules, as MEMO of many_models.training
+    # drivers before the processes begin, which then have one polyfed.reproduce.sharing for what rows share
     driven = {one.where: one for cells, _ in lists for one in cells if one.grid.driver}
     drivers = {where: driver_of(one.item, one.grid) for where, one in driven.items()}
     log, busy = asked.out / "cells.jsonl", []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -219,7 +218,7 @@ def test_a_trial_leaves_no_failure_and_a_client_that_fails_does_so_once(times: l
     assert not FILE.exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can fork")
+@pytest.mark.forks
 def test_workers_take_part_in_the_trial_and_in_what_follows() -> None:
     result = run({**ON_HOST, "workers": 2})
     assert torch.allclose(vector(result), vector(run("local")), atol=1e-5)

@@ -27,9 +27,9 @@ from polyfed.testing import open_door
 from small import small_problem, vector
 
 GPU = [("batched", {"device": "cuda"})] if torch.cuda.is_available() else []
-WORKERS: list[tuple[str, dict[str, Any]]] = [("local", {"workers": 2})] if hasattr(os, "fork") else []
-ENGINES: list[tuple[str, dict[str, Any]]] = [
-    ("local", {}), *WORKERS, ("wire", {}), ("batched", {"device": "cpu"}), ("batched", {"device": "cpu", "chunk": 3}),
+WORKERS = pytest.param("local", {"workers": 2}, marks=pytest.mark.forks)
+ENGINES: list[Any] = [
+    ("local", {}), WORKERS, ("wire", {}), ("batched", {"device": "cpu"}), ("batched", {"device": "cpu", "chunk": 3}),
     *GPU,
 ]  # fmt: skip
 METHODS: list[tuple[str, dict[str, Any]]] = [
@@ -133,7 +133,7 @@ def of(source: Source, clients: int = 6) -> Federation:
     return Federation.from_arrays(source, y, clients=np.array_split(np.arange(len(source)), clients))
 
 
-SOME: list[tuple[str, dict[str, Any]]] = [("local", {}), *WORKERS, ("wire", {}), ("batched", {"device": "cpu"})]
+SOME: list[Any] = [("local", {}), WORKERS, ("wire", {}), ("batched", {"device": "cpu"})]
 
 
 @pytest.mark.parametrize(("engine", "settings"), SOME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,19 @@ def test_a_spread_is_drawn_in_place_of_the_mean() -> None:
     (figure,) = figures_of(item, record_of(item))
     np.testing.assert_allclose(figure.series[0].y, [0.1, 0.1, 2.0])
     assert not len(figure.series[0].low)
+
+
+def test_what_has_diverged_is_a_gap_and_hides_nothing() -> None:
+    item = item_with(1, kind="curves", of=["mean.loss"])
+    record = record_of(item)
+    record.curves[0] = replace(record.curves[0], mean=[3.0, -1e11, 1.0])
+    (figure,) = figures_of(item, record)
+    for values in (figure.series[0].y, figure.series[0].low, figure.series[0].high):
+        assert np.isnan(values).tolist() == [False, True, False]
+    assert np.isfinite(figure.series[1].y).all()
+    item = item_with(1, kind="curves", of=["mean.loss"], log_y=True)
+    record.curves[0] = replace(record.curves[0], mean=[3.0, 1e11, 1.0])  # which hides nothing there
+    assert np.isfinite(figures_of(item, record)[0].series[0].y).all()
 
 
 def test_points_of_several_grids_share_a_panel_where_their_names_differ() -> None:

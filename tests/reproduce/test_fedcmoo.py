@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from polyfed.reproduce import sharing
 from polyfed.reproduce.driving import driver_of
 from polyfed.reproduce.grids import driven as merged
 from polyfed.reproduce.item import Item, chosen, items
+from polyfed.reproduce.sharing import once
 
 DATA = {"name": "two-digits", "examples": 400, "clients": 4}
 MODEL = {"name": "mlp", "hidden": [16]}
@@ -49,6 +53,46 @@ def test_progress_is_measured_from_the_models_of_another_run() -> None:
     assert found["values"]["loss"] == pytest.approx(sum(curve["y"]) / 3)
     still = driven("fedcmoo/fig11", {**trained, "at": [0], "probe": {"name": "fedavg", **STEPS, "lr": 1e-9}})
     assert still["values"] == {"loss": pytest.approx(0, abs=1e-6), "accuracy": 0}
+
+
+def test_rows_share_the_run_that_they_begin_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sharing, "MEMO", SimpleNamespace(name=str(tmp_path)))
+    (item,) = chosen("fedcmoo/fig11")
+    gained: Any = driver_of(item, item.grids[0])
+    run, begun = gained.__globals__["_run"], []
+
+    def counted(*asked: Any) -> Any:
+        begun.append(asked[2].name)
+        return run(*asked)
+
+    monkeypatch.setitem(gained.__globals__, "_run", counted)
+    settings = {"data": DATA, "model": MODEL, "cohort": 4, "clients": 4, "at": [0, 2]}
+    settings["algorithm"] = {"name": "fedavg", **STEPS}
+    first = gained(settings | {"probe": {"name": "fsmgda", **STEPS}}, 0)
+    again = gained(settings | {"probe": {"name": "fsmgda", **STEPS}}, 0)
+    assert first == again
+    gained(settings | {"probe": {"name": "fedavg", **STEPS}}, 1)
+    assert begun == ["to-2", *2 * ["probe-0", "probe-2"], "to-2", "probe-0", "probe-2"]
+
+
+def test_what_could_not_be_computed_is_tried_again_in_an_empty_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sharing, "MEMO", SimpleNamespace(name=str(tmp_path)))
+    seen = []
+
+    def make(folder: Path) -> str:
+        seen.append(list(folder.iterdir()))
+        (folder / "half").touch()
+        if len(seen) == 1:
+            raise ValueError("out of luck")
+        return folder.name
+
+    with pytest.raises(ValueError, match="out of luck"):
+        once(["a"], make)
+    found = once(["a"], make)
+    assert once(["a"], make) == found != once(["b"], make)
+    assert seen == [[], [], []]
 
 
 @pytest.mark.parametrize("item", items("fedcmoo"), ids=lambda item: item.name)

@@ -17,7 +17,7 @@ from polyfed.experiment.schema import Evaluate, Top
 from polyfed.models import models
 from polyfed.reproduce.claims import judge
 from polyfed.reproduce.driving import driven_cells, driver_of
-from polyfed.reproduce.grids import cells_of, missing_data
+from polyfed.reproduce.grids import cells_of, missing_data, missing_of
 from polyfed.reproduce.item import Item, chosen, items, papers, read_item
 from polyfed.reproduce.packing import DROPPED
 from polyfed.reproduce.page import item_text
@@ -90,6 +90,10 @@ def test_data_that_are_absent_are_named(place: Path) -> None:
     (item,) = chosen("fsmgda/table2")
     assert missing_data(item) == ["multimnist"]
     assert missing_data(chosen("many-models/fig3")[0]) == []
+    (item,) = chosen("fedcmoo/table4")  # a driver's grids say which data are theirs, too
+    assert {grid.name: missing_of(item, grid, False) for grid in item.grids} == {
+        name: [name] for name in ("mnist-fmnist", "multimnist", "cifar10-mnist")
+    }
     assert not place.exists()
 
 

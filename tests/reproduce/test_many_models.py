@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from polyfed.core.settings import Settings
+from polyfed.reproduce import sharing
 from polyfed.reproduce.papers.many_models import testbed, training
 from polyfed.reproduce.papers.many_models.training import Hits, gain
 
@@ -80,7 +81,7 @@ def test_rows_of_a_table_share_their_runs(tmp_path: Path, monkeypatch: pytest.Mo
         hits.once |= dict.fromkeys(training.SPLITS, 4 * every)
 
     monkeypatch.setattr(training, "_train", train)
-    monkeypatch.setattr(training, "MEMO", SimpleNamespace(name=str(tmp_path)))
+    monkeypatch.setattr(sharing, "MEMO", SimpleNamespace(name=str(tmp_path)))
     about = {"rounds": 10, "M": 2, "at_once": True, "models": {"a": {}, "b": {}}}
     rows = [("mfa-rr", "a"), ("mfa-rr", "b"), ("mfa-rand", "a")]
     found = [gain({**about, "of": of, "schedule": {"name": name}}, 0)["values"] for name, of in rows]
@@ -97,7 +98,7 @@ def test_who_does_not_get_there_has_a_gain_of_a_half(tmp_path: Path, monkeypatch
         hits.at[every] = {split: dict.fromkeys(models, 0.5) for split in training.SPLITS}
 
     monkeypatch.setattr(training, "_train", train)
-    monkeypatch.setattr(training, "MEMO", SimpleNamespace(name=str(tmp_path)))
+    monkeypatch.setattr(sharing, "MEMO", SimpleNamespace(name=str(tmp_path)))
     found = gain({"rounds": 10, "M": 4, "at_once": False, "schedule": {"name": "mfa-rr"}}, 0)["values"]
     assert found["gain_train"] == 0.5
     assert found["share_train"] == 0.125

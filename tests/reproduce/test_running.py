@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 import zipfile
@@ -21,8 +20,6 @@ from polyfed.reproduce.packing import merge_packs, write_pack
 from polyfed.reproduce.record import Record, read_record
 from polyfed.reproduce.running import How, collect, folder_of, run_item, run_items
 from polyfed.reproduce.showing import write_item
-
-FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can fork")
 
 
 @pytest.fixture
@@ -131,7 +128,7 @@ class Rounds:
 
 
 @pytest.mark.usefixtures("toy")
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=FORKS)])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.forks)])
 def test_stopped_in_time_packed_merged_elsewhere_and_gone_on_with(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     some = chosen("toy-paper")
     whole, said, late = run_items(some, How(jobs=1, out=Path("whole")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from polyfed.core.layer import Layers, Outgoing
 from polyfed.core.messages import Reply, Request
 from small import small_federation, small_problem
 
-WORKERS: list[Any] = [{"name": "local", "workers": 2}] if hasattr(os, "fork") else []
+WORKERS = pytest.param({"name": "local", "workers": 2}, marks=pytest.mark.forks)
 
 
 @dataclass
@@ -43,7 +42,7 @@ class Failing(Layer):
         raise RuntimeError(self.text)
 
 
-@pytest.mark.parametrize("engine", ["local", "wire", *WORKERS])
+@pytest.mark.parametrize("engine", ["local", "wire", WORKERS])
 def test_a_failed_clients_traceback_is_in_the_run(engine: Any) -> None:
     result = train(small_problem(), small_federation(), FedAvg(), rounds=2, engine=engine, layers=[Failing()], out="r")
     assert result.summary["failures"] == 4

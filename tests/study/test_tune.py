@@ -65,7 +65,7 @@ def rounds_of(watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Hopeless, "on_evaluation", told)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can fork")
+@pytest.mark.forks
 def test_killed_half_way_it_does_what_is_missing_and_ends_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(SMALL, PARAMETERS, trials=6, jobs=1, out="whole")
     child = os.fork()
@@ -93,7 +93,7 @@ def test_killed_half_way_it_does_what_is_missing_and_ends_the_same(monkeypatch: 
     assert {run for run, _ in ran} == {"trial-006"}, "more trials are those that are missing"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that can fork")
+@pytest.mark.forks
 def test_two_processes_find_the_same_each_time() -> None:
     for study in ("a", "b"):
         tune(SMALL, PARAMETERS, trials=6, jobs=2, out=study)

@@ -212,7 +212,7 @@ class _Asked:
         return self.measure.title + (f", {self.item.grid(grid).title or grid}" if several else "")
 
     def number(self, values: Values) -> str:
-        return f"{_of(values):.{self.measure.digits}f}"
+        return self.measure.text(_of(values))
 
 
 def _parts(asked: _Asked) -> Iterator[Part]:

@@ -19,6 +19,9 @@ CLOCKS = {
 }  # fmt: skip
 
 
+HIDES = 1e4  # times the median of a panel, where its axis is linear: one such point hides all others
+
+
 def figures_of(item: Item, record: Record) -> list[Figure]:
     """Every figure that the item asks for and the record has figures of."""
     made = []
@@ -87,7 +90,8 @@ def _curves(page: _Page) -> Figure | None:
                 if (c.grid, c.of, c.split, c.clock) == (grid.name, of, draw.split, draw.x)
             ]  # fmt: skip
             panels += [name] if mine else []
-            series += [_curve(page, curve, name) for curve in mine]
+            most = math.inf if draw.log_y or not mine else HIDES * _middle(mine)
+            series += [_curve(page, curve, name, most) for curve in mine]
     y = Axis("value", draw.y_title or draw.of[0].rpartition(".")[2].replace("_", " "), log=draw.log_y)
     unit = {"bytes_up": "bytes", "seconds": "seconds", "simulated_seconds": "seconds"}.get(draw.x, "")
     x = {draw.x: Axis(draw.x, draw.x_title or CLOCKS[draw.x], log=draw.log_x, unit=unit)}
@@ -97,8 +101,13 @@ def _curves(page: _Page) -> Figure | None:
     return page.figure("lines", y, series, x=x, panels=several, wide=len(several) > 1)
 
 
-def _curve(page: _Page, curve: Curve, panel: str) -> Series:
+def _middle(curves: Sequence[Curve]) -> float:
+    return float(np.nanmedian(np.abs(np.concatenate([numbers(curve.mean) for curve in curves])))) or math.inf
+
+
+def _curve(page: _Page, curve: Curve, panel: str, most: float) -> Series:
     mean, std = numbers(curve.mean), numbers(curve.std)
+    mean = np.where(np.abs(mean) > most, np.nan, mean)  # what has diverged is a gap
     if page.draw.spread:
         mean, std = std, np.zeros_like(std)
     band = page.band(mean, std) if std.any() else (NONE, NONE)

@@ -89,15 +89,18 @@ def missing_of(item: Item, grid: Grid, quick: bool) -> list[str]:
 
     list(data.datasets)  # registers what needs files
     some = rows_of(grid, quick)
-    names = dict.fromkeys([*(item.data if some else ()), *_data_names(item, grid, some, quick)])
+    names = dict.fromkeys(_data_names(item, grid, some, quick)) or (item.data if some else [])
     return [name for name in names if any(None in source.found() for source in needs.get(name, ()))]
 
 
 def _data_names(item: Item, grid: Grid, rows: Sequence[Row], quick: bool) -> Iterator[str]:
-    for row in rows if not grid.driver else ():
-        settings = settings_of(item, grid, row, quick, ())
-        models = settings.get("models") or {}
-        for table in (settings.get("data"), *(m.get("data") for m in models.values())):
+    for row in rows:
+        if grid.driver:  # whose settings are its own, but for what [data] means
+            tables = [driven(item, grid, row, quick).get("data")]
+        else:
+            settings = settings_of(item, grid, row, quick, ())
+            tables = [settings.get("data"), *(m.get("data") for m in (settings.get("models") or {}).values())]
+        for table in tables:
             if isinstance(table, str) or (isinstance(table, Mapping) and "name" in table):
                 yield table if isinstance(table, str) else table["name"]
 

@@ -107,6 +107,10 @@ class Measure(Table):
             raise ValueError(f"the measure {self.name!r} should have a target if and only if it takes 'reach'")
         return self
 
+    def text(self, value: float) -> str:
+        """A value as pages have it; what has diverged, by its order of magnitude."""
+        return f"{value:.{self.digits}f}" if abs(value) < 1e6 else f"{value:.2g}"
+
 
 class Published(Table):
     """A row of the paper. values: by measure, the value, or the value and its spread."""
@@ -194,10 +198,10 @@ class Item(Table):
     """A figure or a table of a paper.
 
     title: what it is of; where: 'Table 2'; shows: what the paper shows, a sentence or two; precision: how well
-    published values could be read, where they are of a figure; data: data sets that a driver needs; timed: whether
-    figures are a machine's times, so that a record is never joined with an earlier one; experiment: a
-    built-in one that [base] changes; differs: where we differ and why, tried: what was varied to find out why, both
-    with {measure @ row} or {measure @ grid / row} for figures.
+    published values could be read, where they are of a figure; data: data sets that a driver needs whose settings
+    have no [data]; timed: whether figures are a machine's times, so that a record is never joined with an earlier one;
+    experiment: a built-in one that [base] changes; differs: where we differ and why, tried: what was varied to find out
+    why, both with {measure @ row} or {measure @ grid / row} for figures.
     """
 
     paper: str = ""

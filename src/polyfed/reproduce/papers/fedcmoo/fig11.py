@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from polyfed.experiment.building import plan
+from polyfed.reproduce.sharing import once
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
 
@@ -26,12 +28,9 @@ def gained(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     experiment["engine"] = {"name": "auto" if torch.cuda.is_available() else "local"}
     probe = experiment | {"rounds": 1, "cohort": settings["clients"], "algorithm": settings["probe"]}
     loss, accuracy = [], []
+    models = once([experiment, settings["at"]], partial(_models, experiment, settings["at"]))  # all rows have the same
     with tempfile.TemporaryDirectory() as folder:
-        before, begun = "", 0
-        for at in settings["at"]:
-            if at > begun:
-                further = experiment | {"rounds": at - begun}
-                before, begun = _run(further, before, Path(folder) / f"to-{at}", {"every": 10**6})[0], at
+        for at, before in zip(settings["at"], models, strict=True):
             told = _run(probe, before, Path(folder) / f"probe-{at}", {"every": 10**6, "progress": 1})[1]["progress"]
             loss.append(sum(row["loss"] for row in told.values()) / len(told))
             accuracy.append(100 * sum(row["accuracy"] for row in told.values()) / len(told))
@@ -39,6 +38,17 @@ def gained(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     values = {"loss": sum(loss) / len(loss), "accuracy": sum(accuracy) / len(accuracy)}
     curves = {"local.loss": {"x": x, "y": loss}, "local.accuracy": {"x": x, "y": accuracy}}
     return {"values": values, "curves": curves, "rounds": settings["at"][-1]}
+
+
+def _models(experiment: dict[str, Any], rounds: list[int], folder: Path) -> list[str]:
+    """The files of a run's models after some rounds; '' for the model that it begins with."""
+    found, before, begun = [], "", 0
+    for at in rounds:
+        if at > begun:
+            further = experiment | {"rounds": at - begun}
+            before, begun = _run(further, before, folder / f"to-{at}", {"every": 10**6})[0], at
+        found.append(before)
+    return found
 
 
 def _run(experiment: dict[str, Any], before: str, out: Path, evaluate: dict[str, int]) -> tuple[str, dict[str, Any]]:

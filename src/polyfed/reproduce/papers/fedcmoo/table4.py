@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 
 from polyfed.experiment.building import plan
 from polyfed.metrics import delta_m
+from polyfed.reproduce.sharing import once
 from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
 
@@ -26,18 +25,22 @@ def cost(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     """
     experiment = {key: value for key, value in settings.items() if key not in ("alone", "last")} | {"seed": seed}
     experiment["engine"] = {"name": "auto" if torch.cuda.is_available() else "local"}
-    together = _accuracies(json.dumps(experiment), "", settings["last"])
-    single = json.dumps(experiment | {"algorithm": settings["alone"]})
-    alone = {name: _accuracies(single, name, settings["last"])[name] for name in together}
+    single = experiment | {"algorithm": settings["alone"]}
+
+    def alone_of(name: str) -> float:  # all methods are compared with the same runs
+        asked = single, name, settings["last"]
+        return float(once(asked, lambda folder: _accuracies(*asked))[name])
+
+    together = _accuracies(experiment, "", settings["last"])
+    alone = {name: alone_of(name) for name in together}
     found = 100 * delta_m(together, alone, dict.fromkeys(together, "higher"))
     first, second = (100 * value for value in alone.values())
     return {"values": {"delta_m": found, "first": first, "second": second}, "rounds": experiment["rounds"]}
 
 
-@lru_cache(maxsize=32)  # methods are compared with the same runs of one objective
-def _accuracies(experiment: str, only: str, last: int) -> dict[str, float]:
+def _accuracies(experiment: dict[str, Any], only: str, last: int) -> dict[str, float]:
     """Each objective's accuracy, the mean of the last evaluations."""
-    made, _ = plan("delta-m", json.loads(experiment), only=[only] if only else None)
+    made, _ = plan("delta-m", experiment, only=[only] if only else None)
     with tempfile.TemporaryDirectory() as folder:
         history = execute(made, RunDirectory.create(Path(folder) / "run", "delta-m", {})).history
     lines = [line["metrics"] for line in history if "metrics" in line][-last:]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -14,19 +12,18 @@ from statistics import mean
 from typing import Any
 
 import torch
-from filelock import FileLock
 
 from polyfed.core.settings import Settings
 from polyfed.experiment.building import plan
 from polyfed.experiment.gain import PATIENCE, bases, chosen
+from polyfed.reproduce.sharing import once
 from polyfed.run.callbacks import Callback, RunView
-from polyfed.run.directory import RunDirectory, write
+from polyfed.run.directory import RunDirectory
 from polyfed.run.loop import execute
 from polyfed.study.running import DataOnce
 
 SPLITS = ("train", "test")
 DATA = DataOnce()  # a cell has several runs on the same
-MEMO = tempfile.TemporaryDirectory(prefix="polyfed-gain-")  # of the first process of a call; the others share it
 Accuracies = dict[str, dict[str, float]]  # by split, then by model
 
 
@@ -150,7 +147,7 @@ def _train(experiment: Settings, models: Mapping[str, str], rounds: int, every: 
 
 
 def _once(what: str, experiment: Settings, of: Any, make: Callable[[], Any]) -> Any:
-    """What was computed before in this call, by any of its processes, or is now: rows of a table share runs.
+    """What rows of a table share.
 
     Args:
         what: 'alone' or 'together'.
@@ -159,9 +156,4 @@ def _once(what: str, experiment: Settings, of: Any, make: Callable[[], Any]) -> 
         make: computes it.
     """
     same = {key: value for key, value in experiment.items() if what == "together" or key != "schedule"}
-    mark = hashlib.sha256(json.dumps([what, same, of], sort_keys=True).encode()).hexdigest()
-    path = Path(MEMO.name) / f"{mark}.json"
-    with FileLock(path.with_suffix(".lock")):  # who asks while another process computes it waits
-        if not path.is_file():
-            write(path, json.dumps(make()).encode())
-    return json.loads(path.read_text(encoding="utf-8"))
+    return once([what, same, of], lambda folder: make())
