@@ -118,9 +118,9 @@ def measured(measure: Measure, record: Record, grid: str, row: str) -> str:
     there = [value for value in found if value is not None]
     if not there:
         return "not reached" if found and measure.take == "reach" else "-"
-    spread = f" ± {measure.text(np.std(there, ddof=1))}" if len(there) > 1 else ""
+    spread = f" ± {measure.text(float(np.std(there, ddof=1)))}" if len(there) > 1 else ""
     few = f" ({len(there)} of {len(found)})" if len(there) < len(found) else ""
-    return f"{measure.text(np.mean(there))}{spread}{few}"
+    return f"{measure.text(float(np.mean(there)))}{spread}{few}"
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
