@@ -38,6 +38,7 @@ class Autograd:
         self._x, self._buffers = start["x"].to(device), start["buffers"].to(device)
         self._named = self._alias(problem.split(self._x))
         self._params = list(self._named.values())
+        self._own = [(parameter, parameter.data, parameter.data_ptr()) for parameter in self._params]
         self._views = [(*self._home(name), view) for name, view in problem.split_buffers(self._buffers).items()]
         others = [name for name, _ in self.model.named_buffers() if name not in problem.buffers]
         every = ((*self._home(name), self.model.get_buffer(name).contiguous().clone()) for name in others)
@@ -93,6 +94,9 @@ class Autograd:
     def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
         """The module gets a client's parameters and buffers."""
         self._x.copy_(x)  # not views of x: a module may write over its parameters, as nn.Embedding with max_norm does
+        for parameter, view, place in self._own:
+            if parameter.data_ptr() != place:  # a forward has given it other data
+                parameter.data = view
         self._buffers.copy_(buffers)
         for module, leaf, view in self._views:  # a forward may have put other tensors in their place
             module._buffers[leaf] = view
