@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import Federation, Objective, Problem, Result
 from polyfed.models import Headed
@@ -48,3 +48,11 @@ def small_federation(
 def vector(result: Result) -> torch.Tensor:
     """A trained model's parameters as the server sees them."""
     return torch.cat([p.detach().reshape(-1) for p in result.model.parameters()])
+
+
+class Held(nn.Linear):
+    """Rows of weights no longer than 0.3, as networks for brain signals have them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = torch.renorm(self.weight.data, p=2, dim=0, maxnorm=0.3)
+        return super().forward(x)

@@ -8,15 +8,7 @@ from torch import Tensor, nn
 from polyfed import FedAvg, Federation, Objective, Problem, train
 from polyfed.client.autograd import Autograd
 from polyfed.core.problem import Batch
-from small import vector
-
-
-class Held(nn.Linear):
-    """Rows of weights no longer than 0.3, as networks for brain signals have them."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.weight.data = torch.renorm(self.weight.data, p=2, dim=0, maxnorm=0.3)
-        return super().forward(x)
+from small import Held, vector
 
 
 def test_an_embedding_with_a_largest_norm_leaves_the_servers_model_alone() -> None:

@@ -21,7 +21,7 @@ from polyfed.client.device import no_memory
 from polyfed.core.problem import Batch
 from polyfed.engines.batched.stacked import Stacked, compiling
 from polyfed.models import Headed
-from small import small_problem
+from small import Held, small_problem
 
 HOST = torch.device("cpu")
 original = torch.compile
@@ -141,6 +141,20 @@ def test_what_the_compiler_cannot_take_goes_without_it(works: int, monkeypatch: 
     gc.collect()
     assert first() is None
     assert fast.model.get_buffer("seen") == plain.model.get_buffer("seen") == 3  # no step was counted twice
+
+
+def test_a_module_that_gives_its_parameters_other_data_is_not_compiled(compiled: list[Any]) -> None:
+    """A program would take them for new tensors, and leave their gradients at 0."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(Held(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    problem = Problem(layers, [Objective("a", "cross-entropy")])
+    some = problem.initial()["x"], torch.zeros(0), batch(6)._replace(targets={"a": torch.arange(6) % 3})
+    fast, plain = CompiledAutograd(problem), Autograd(problem)
+    for _ in range(2):
+        found, expected = (of.grad(*some, torch.ones(1), [True]) for of in (fast, plain))
+        assert all(map(torch.equal, found, expected))
+    assert problem.split(found[0])["0.weight"].norm() > 0.01
+    assert not compiled
 
 
 def test_a_compiler_that_fails_is_left_also_where_warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:

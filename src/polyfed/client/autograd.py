@@ -94,13 +94,16 @@ class Autograd:
     def _place(self, x: Tensor, buffers: Tensor, train: bool) -> None:
         """The module gets a client's parameters and buffers."""
         self._x.copy_(x)  # not views of x: a module may write over its parameters, as nn.Embedding with max_norm does
-        for parameter, view, place in self._own:
-            if parameter.data_ptr() != place:  # a forward has given it other data
-                parameter.data = view
+        for parameter, view in self._given_others():
+            parameter.data = view
         self._buffers.copy_(buffers)
         for module, leaf, view in self._views:  # a forward may have put other tensors in their place
             module._buffers[leaf] = view
         self._mode(train)
+
+    def _given_others(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """The parameters that a forward has given other data, as one that keeps weights short may, and their own."""
+        return [(parameter, view) for parameter, view, place in self._own if parameter.data_ptr() != place]
 
     def _forward(self, programs: Programs, batch: Batch) -> Outputs:
         given, named = arguments(self.model, _inputs(batch.x, self.problem))

@@ -100,7 +100,10 @@ class CompiledAutograd(Autograd):
             return f(self._plain, *arguments)
         x, buffers, batch = arguments[:3]
         if self._fast is None:
-            self._fast = self._made(replays=self._replayable(x, buffers, batch))
+            replays = self._replayable(x, buffers, batch)
+            if not self._compiles:
+                return f(self._plain, *arguments)
+            self._fast = self._made(replays)
         kind = name, *(t.shape for t in leaves(batch.x)), *(str(a) for a in arguments if isinstance(a, list | bool))
         before = None if kind in self._worked else self._state()
         try:
@@ -114,7 +117,11 @@ class CompiledAutograd(Autograd):
         return found
 
     def _replayable(self, x: Tensor, buffers: Tensor, batch: Batch) -> bool:
-        """Whether the module keeps no tensor of a step, tried on two rows with a copy that is not compiled."""
+        """Whether the module keeps no tensor of a step, tried on two rows with a copy that is not compiled.
+
+        One whose forward gives parameters other data is not compiled at all: a program takes them for new tensors,
+        which have no gradient.
+        """
         if self._replays is None:
             before = _drawn(self._x.device)
             try:
@@ -123,6 +130,8 @@ class CompiledAutograd(Autograd):
                 kept = _tensors(twin.model)
                 twin._forward(twin._plain, tree_map_only(Tensor, lambda t: t[:2], batch))
                 self._replays = _tensors(twin.model) == kept
+                if twin._given_others():
+                    self._compiles = False
             except Exception:  # two rows may be too few for it
                 self._replays = False
             _draw_again(before, self._x.device)
