@@ -18,8 +18,8 @@ if not torch.cuda.is_available():
 
 FORKS = {  # tests that start workers, or kill processes, as Windows cannot
     "test_channel", "test_check_engine", "test_compare", "test_equivalences", "test_experiment", "test_local",
-    "test_loop", "test_mocha_federated", "test_outside_layers", "test_pool", "test_process", "test_runner",
-    "test_together",
+    "test_loop", "test_mocha_federated", "test_outside_layers", "test_pool", "test_process", "test_quantise",
+    "test_runner", "test_together",
 }  # fmt: skip
 
 

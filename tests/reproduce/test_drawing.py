@@ -110,6 +110,14 @@ def test_what_has_diverged_is_a_gap_and_hides_nothing() -> None:
     for values in (figure.series[0].y, figure.series[0].low, figure.series[0].high):
         assert np.isnan(values).tolist() == [False, True, False]
     assert np.isfinite(figure.series[1].y).all()
+    record.curves[0] = replace(record.curves[0], mean=[3.0, 5e3, 1.0], std=[0.1, 1e11, 0.1])  # one run of several
+    (figure,) = figures_of(item, record)
+    assert np.nanmax(figure.series[0].high) < 10
+    (figure,) = figures_of(item_with(1, kind="curves", of=["mean.loss"], spread=True), record)
+    assert np.nanmax(figure.series[0].y) < 10
+    record.curves[:] = [replace(record.curves[0], mean=[None, None, None])]
+    assert len(figures_of(item, record)[0].series) == 1  # without a warning
+    record = record_of(item)
     item = item_with(1, kind="curves", of=["mean.loss"], log_y=True)
     record.curves[0] = replace(record.curves[0], mean=[3.0, 1e11, 1.0])  # which hides nothing there
     assert np.isfinite(figures_of(item, record)[0].series[0].y).all()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +96,40 @@ def test_what_could_not_be_computed_is_tried_again_in_an_empty_folder(
     found = once(["a"], make)
     assert once(["a"], make) == found != once(["b"], make)
     assert seen == [[], [], []]
+
+
+@pytest.mark.forks
+def test_processes_wait_for_what_another_computes_and_not_for_one_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "memo").mkdir()
+    monkeypatch.setattr(sharing, "MEMO", SimpleNamespace(name=str(tmp_path / "memo")))
+    log = tmp_path / "log"
+
+    def make(folder: Path, seconds: float) -> str:
+        with log.open("a") as file:
+            file.write("begun\n")
+        time.sleep(seconds)
+        return folder.name
+
+    def ask(seconds: float) -> None:
+        (tmp_path / f"{os.getpid()}.said").write_text(once(["a"], lambda folder: make(folder, seconds)))
+
+    fork = multiprocessing.get_context("fork")
+    gone = fork.Process(target=ask, args=(60.0,))
+    gone.start()
+    while not log.is_file():
+        time.sleep(0.01)
+    gone.kill()
+    gone.join()
+    both = [fork.Process(target=ask, args=(0.3,)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(30)
+    assert log.read_text() == "begun\n" * 2  # once by who is gone, once by one of the two
+    assert len({path.read_text() for path in tmp_path.glob("*.said")}) == 1
+    assert len(list(tmp_path.glob("*.said"))) == 2
 
 
 @pytest.mark.parametrize("item", items("fedcmoo"), ids=lambda item: item.name)

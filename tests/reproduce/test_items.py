@@ -18,7 +18,7 @@ from polyfed.models import models
 from polyfed.reproduce.claims import judge
 from polyfed.reproduce.driving import driven_cells, driver_of
 from polyfed.reproduce.grids import cells_of, missing_data, missing_of
-from polyfed.reproduce.item import Item, chosen, items, papers, read_item
+from polyfed.reproduce.item import Item, Measure, chosen, items, papers, read_item
 from polyfed.reproduce.packing import DROPPED
 from polyfed.reproduce.page import item_text
 from polyfed.reproduce.record import known
@@ -84,6 +84,13 @@ def test_quick_is_asked_about_all_that_it_has_rows_for(item: Item) -> None:
     for claim in item.claims:
         has = judge(item, claim.model_copy(update={"quick": True}), quick).verdict != "not run"
         assert has if claim.quick else not has or claim.kind in ("near", "within"), claim.text
+
+
+def test_numbers_keep_their_digits_until_they_have_diverged() -> None:
+    plain = Measure(name="n", title="parameters", better="lower", digits=0)
+    assert [plain.text(value) for value in (1206590.0, 8e8, 1.8e9, -7.75e9)] == [
+        "1206590", "800000000", "1.8e+09", "-7.8e+09",
+    ]  # fmt: skip
 
 
 def test_data_that_are_absent_are_named(place: Path) -> None:

@@ -90,7 +90,7 @@ def _curves(page: _Page) -> Figure | None:
                 if (c.grid, c.of, c.split, c.clock) == (grid.name, of, draw.split, draw.x)
             ]  # fmt: skip
             panels += [name] if mine else []
-            most = math.inf if draw.log_y or not mine else HIDES * _middle(mine)
+            most = math.inf if draw.log_y or not mine else HIDES * _middle(page, mine)
             series += [_curve(page, curve, name, most) for curve in mine]
     y = Axis("value", draw.y_title or draw.of[0].rpartition(".")[2].replace("_", " "), log=draw.log_y)
     unit = {"bytes_up": "bytes", "seconds": "seconds", "simulated_seconds": "seconds"}.get(draw.x, "")
@@ -101,16 +101,20 @@ def _curves(page: _Page) -> Figure | None:
     return page.figure("lines", y, series, x=x, panels=several, wide=len(several) > 1)
 
 
-def _middle(curves: Sequence[Curve]) -> float:
-    return float(np.nanmedian(np.abs(np.concatenate([numbers(curve.mean) for curve in curves])))) or math.inf
+def _middle(page: _Page, curves: Sequence[Curve]) -> float:
+    """The median size of what is drawn; infinite where it says nothing."""
+    drawn = np.abs(np.concatenate([numbers(curve.std if page.draw.spread else curve.mean) for curve in curves]))
+    drawn = drawn[np.isfinite(drawn)]
+    return (float(np.median(drawn)) if len(drawn) else 0.0) or math.inf
 
 
 def _curve(page: _Page, curve: Curve, panel: str, most: float) -> Series:
     mean, std = numbers(curve.mean), numbers(curve.std)
-    mean = np.where(np.abs(mean) > most, np.nan, mean)  # what has diverged is a gap
     if page.draw.spread:
         mean, std = std, np.zeros_like(std)
-    band = page.band(mean, std) if std.any() else (NONE, NONE)
+    gone = (np.abs(mean) > most) | (std > most)  # what has diverged, in one of the runs at least, is a gap
+    mean, std = (np.where(gone, np.nan, values) for values in (mean, std))
+    band = page.band(mean, std) if np.nan_to_num(std).any() else (NONE, NONE)
     x = {curve.clock: numbers(curve.x)}
     return Series(curve.row, mean, x, low=band[0], high=band[1], panel=panel, **look(page.place(curve.row)))
 

@@ -109,7 +109,7 @@ class Measure(Table):
 
     def text(self, value: float) -> str:
         """A value as pages have it; what has diverged, by its order of magnitude."""
-        return f"{value:.{self.digits}f}" if abs(value) < 1e6 else f"{value:.2g}"
+        return f"{value:.{self.digits}f}" if abs(value) < 1e9 else f"{value:.2g}"
 
 
 class Published(Table):

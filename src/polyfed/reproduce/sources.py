@@ -9,7 +9,7 @@ from polyfed.reproduce.item import Item, paper_folder
 
 
 def code_of(item: Item) -> str:
-    """A checksum of ITEM.py and of the modules that the paper's drivers share; lines may end in either way.
+    """A checksum of ITEM.py and of the modules beside it that the paper's drivers share; lines may end in either way.
 
     Args:
         item: whose driver.

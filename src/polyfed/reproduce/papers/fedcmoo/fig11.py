@@ -28,7 +28,8 @@ def gained(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     experiment["engine"] = {"name": "auto" if torch.cuda.is_available() else "local"}
     probe = experiment | {"rounds": 1, "cohort": settings["clients"], "algorithm": settings["probe"]}
     loss, accuracy = [], []
-    models = once([experiment, settings["at"]], partial(_models, experiment, settings["at"]))  # all rows have the same
+    asked = experiment, settings["at"]
+    models = once(["models", *asked], partial(_models, *asked))  # all rows have the same
     with tempfile.TemporaryDirectory() as folder:
         for at, before in zip(settings["at"], models, strict=True):
             told = _run(probe, before, Path(folder) / f"probe-{at}", {"every": 10**6, "progress": 1})[1]["progress"]

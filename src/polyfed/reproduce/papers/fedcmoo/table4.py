@@ -29,7 +29,7 @@ def cost(settings: dict[str, Any], seed: int) -> dict[str, Any]:
 
     def alone_of(name: str) -> float:  # all methods are compared with the same runs
         asked = single, name, settings["last"]
-        return float(once(asked, lambda folder: _accuracies(*asked))[name])
+        return float(once(["alone", *asked], lambda folder: _accuracies(*asked))[name])
 
     together = _accuracies(experiment, "", settings["last"])
     alone = {name: alone_of(name) for name in together}
