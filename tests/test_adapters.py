@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import guarded
 import polyfed
@@ -19,6 +20,7 @@ from polyfed import Objective, Problem
 from polyfed.algorithms import algorithms
 from polyfed.client.device import HOST
 from polyfed.core.client import all_finite
+from polyfed.testing import open_door
 from test_hugging_face import WORDS, sentences
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -163,6 +165,51 @@ def test_the_base_is_never_copied() -> None:
         own = dict(replica.named_parameters())
         assert all(own[name].data_ptr() == place for name, place in frozen.items())
         assert all(own[name].data_ptr() != p.data_ptr() for name, p in model.named_parameters() if p.requires_grad)
+
+
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+    """The shapes of all matrix products, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[tuple[tuple[int, ...], ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"):
+            self.shapes.append(tuple(tuple(t.shape) for t in args if isinstance(t, Tensor) and t.dim() > 1))
+        return func(*args, **(kwargs or {}))
+
+
+class Adapted(nn.Module):
+    """A frozen product of 7 to 11 numbers, with an adapter of rank 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(7, 11), nn.Linear(11, 3)
+        self.first, self.down, self.up = nn.Linear(6, 7), nn.Linear(7, 2, bias=False), nn.Linear(2, 11, bias=False)
+        self.base.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        found: Tensor = self.head((self.base(h) + self.up(self.down(h))).tanh().mean(1))
+        return found
+
+
+def test_the_base_is_one_product_over_the_words_of_all_clients() -> None:
+    """Four clients, batches of three, five words: 60 rows, and of their gradients; adapters are products of each."""
+    torch.manual_seed(0)
+    made = Problem(Adapted(), [Objective("y", "cross-entropy")])
+    federation = polyfed.Federation.from_arrays(torch.randn(12, 5, 6), torch.arange(12) % 3, clients=4)
+    door = open_door(made, federation, "batched", cohort=4, settings={"device": "cpu", "compile": False})
+    method = algorithms["fedavg"](lr=0.1, local_steps=1, batch_size=3)
+    door.begin(1)
+    with Products() as seen:
+        method.round(1, method.init(made), door)
+    assert seen.shapes.count(((60, 7), (7, 11))) == 1
+    assert seen.shapes.count(((60, 11), (11, 7))) == 1
+    base = {(7, 11), (11, 7)}
+    assert sum(shape[-2:] in base for shapes in seen.shapes for shape in shapes) == 2  # nowhere is it copied for each
+    assert ((4, 15, 7), (4, 7, 2)) in seen.shapes
 
 
 @pytest.mark.parametrize("engine", ["local", "wire"])
