@@ -14,19 +14,23 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils.checkpoint import checkpoint
 
-from polyfed import Federation, Objective, Problem, train
+from polyfed import FedAvg, Federation, Objective, Problem, train
+from polyfed.client.autograd import Autograd
 from polyfed.client.runner import ClientRunner
 from polyfed.core.choices import Choices
 from polyfed.core.errors import BadInput, reason
 from polyfed.core.layer import Layers
 from polyfed.core.messages import Request
+from polyfed.core.problem import Batch
 from polyfed.core.registry import forget
 from polyfed.core.work import work
 from polyfed.engines.batched import Batched, ways
 from polyfed.engines.batched.branches import Branches
 from polyfed.engines.batched.capture import Waits, recordable
-from polyfed.engines.batched.stacked import RECOMPUTED, Stacked
+from polyfed.engines.batched.stacked import RECOMPUTED, Stacked, compiling
 from polyfed.engines.batched.together import Together
 from polyfed.engines.batched.ways import Settings, Ways
 from polyfed.run.plan import one_part
@@ -221,6 +225,63 @@ def branching() -> Problem:
 def run(engine: Any, method: str = "fedavg", **more: Any) -> Any:
     algorithm = {"name": method, "lr": 0.1, "local_steps": 2, "batch_size": 8}
     return train(branching(), small_federation(), algorithm, rounds=2, engine=engine, **more)
+
+
+class Checkpointed(nn.Module):
+    """A part of it is computed again in the backward pass, as large models have it to save memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = checkpoint(lambda h: self.head(h).sin(), self.body(x).tanh(), use_reentrant=False)
+        return found
+
+
+@pytest.mark.parametrize("kind", [Stacked, Branches])
+def test_gradient_checkpointing_is_refused_or_right(kind: type[Stacked], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not compiled, its second forward would come when the module has its own parameters again."""
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **_: original(f, backend="aot_eager"))
+    torch.manual_seed(0)
+    problem = Problem(Checkpointed(), [Objective("a", "cross-entropy")])
+    x = torch.stack([problem.initial()["x"] + 0.3 * (i + 1) for i in range(3)])
+    inputs, targets, ones = torch.randn(3, 4, 5), torch.arange(12).view(3, 4) % 3, torch.ones(1)
+    plain = Autograd(problem)
+    expected = [
+        plain.grad(x[i], torch.zeros(0), Batch(inputs[i], {"a": targets[i]}), ones, [True])[0] for i in range(3)
+    ]
+
+    def of(compiled: bool) -> Tensor:
+        operators = kind(problem, torch.device("cpu"), compiled, {})
+
+        def one(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            batch = Batch(inputs, {"a": targets}, torch.ones(4), {}, {})
+            return operators.grad(x, torch.zeros(0), ones, ones, batch)[0]
+
+        found: Tensor = vmap(one)(x, inputs, targets)
+        return found
+
+    with compiling():
+        torch.testing.assert_close(of(True), torch.stack(expected))
+        with pytest.raises(RuntimeError, match="the model has gradient checkpointing"):
+            of(False)
+
+
+def test_gradient_checkpointing_goes_client_by_client_to_the_same_model() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 5, generator=rng)
+    federation = Federation.from_arrays(x, torch.arange(30) % 3, clients=3)
+
+    def trained(engine: Any) -> Tensor:
+        torch.manual_seed(0)
+        problem = Problem(Checkpointed(), [Objective("a", "cross-entropy")])
+        return vector(train(problem, federation, FedAvg(lr=0.5, local_steps=5), rounds=2, engine=engine, keep=False))
+
+    with pytest.warns(RuntimeWarning, match="runs client by client: .*the model has gradient checkpointing"):
+        found = trained({"name": "batched", "device": "cpu"})
+    torch.testing.assert_close(found, trained("local"))
 
 
 def test_what_cannot_be_stacked_goes_in_branches_without_a_warning() -> None:

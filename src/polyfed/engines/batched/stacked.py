@@ -35,6 +35,10 @@ from polyfed.engines.batched.kernels.pooled import can_pool, replace_pooled
 from polyfed.engines.batched.kernels.recurrent import replace_recurrent, unreplaced
 from polyfed.engines.batched.kernels.wide import replace_wide
 
+LATER = (
+    "the model has gradient checkpointing, which would compute activations again at other parameters than a client's; "
+    "without it clients go together, and engine.recompute saves memory"
+)
 RECOMPUTED = 0.2  # of the bytes that a program keeps for its gradient stay, where memory is short
 
 
@@ -126,7 +130,7 @@ class Stacked:
         masks = dict.fromkeys(self._masks, self._mask(batch)) if self._masks else {}
 
         def outputs(x: Tensor) -> Outputs:
-            with self.problem.casting(x.device), self._eager():
+            with self.problem.casting(x.device), self._eager(), _nothing_later():
                 given_as = {**self._everywhere(self.problem.split(x)), **held, **masks}
                 return functional_call(self.model, given_as, given, named, tie_weights=False)
 
@@ -290,6 +294,15 @@ def _as_compiled() -> Iterator[None]:
             yield
     finally:
         torch.compiler._is_compiling_flag = before
+
+
+def _nothing_later() -> AbstractContextManager[None]:
+    """Inside, a module cannot leave a part of its forward to the backward pass, which comes when it has its own
+    parameters again: torch.utils.checkpoint would take gradients at those. What is compiled has it in its program."""
+    if torch.compiler.is_dynamo_compiling():
+        return nullcontext()
+    refused: AbstractContextManager[None] = torch.autograd.graph.disable_saved_tensors_hooks(LATER)
+    return refused
 
 
 @contextmanager
