@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import itertools
 import json
 import os
 import tempfile
@@ -290,23 +291,23 @@ def profile(name: str, bf16: bool, one: Callable[[int], Any]) -> None:
 
 
 def agreement(name: str, case: Case) -> None:
-    """How far a round's update on the GPU is from that on the CPU: two clients, two steps of a batch of 2.
+    """How far a round's update on the GPU is from that on the CPU: two clients, one or two steps of a batch of 2.
 
     moved: how far the CPU's own update goes where the model to begin with differs by 1e-6 of each number.
     """
-    for method in ("fedavg", "fsmgda", "fedcmoo"):
-        exact = update(case, method, "local")
-        there = update(case, method, "batched", tf32=False, compile=False)
-        near = update(case, method, "local", moved=1e-6)
+    for method, steps in itertools.product(("fedavg", "fsmgda", "fedcmoo"), (1, 2)):
+        exact = update(case, method, steps, "local")
+        there = update(case, method, steps, "batched", tf32=False, compile=False)
+        near = update(case, method, steps, "local", moved=1e-6)
         error, moved = (float((exact - other).norm() / exact.norm()) for other in (there, near))
-        say(case=name, method=method, error=error, moved=moved)
+        say(case=name, method=method, steps=steps, error=error, moved=moved)
 
 
-def update(case: Case, method: str, where: str, moved: float = 0.0, **settings: Any) -> Tensor:
+def update(case: Case, method: str, steps: int, where: str, moved: float = 0.0, **settings: Any) -> Tensor:
     """A round's update of a small federation on an engine."""
     problem, federation = made(case, 2, 4, False, moved)
     engine = engines[where](one_part(problem, federation), Layers(), **settings)
-    x: Tensor = rounds(engine, problem, 2, method, 2, 2)(1).cpu()
+    x: Tensor = rounds(engine, problem, 2, method, steps, 2)(1).cpu()
     engine.close()
     return x - problem.initial()["x"]
 
