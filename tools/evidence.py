@@ -128,7 +128,7 @@ class Runner:
             found = run_cell(place, name, one.cell, load=self.load, callbacks=[Teller(one.cell, self.told)])
             if found.summary is None:
                 return found.why
-        _sign([place / one.cell.name])
+        _sign([place / one.cell.name], "TF32" if self.engine.get("tf32") else "")
         return ""
 
     def told(self, cell: Any, line: Any) -> None:

@@ -53,7 +53,7 @@ def take(runs: Path, records: Path) -> None:
             for grid in (grid for grid in item.grids if grid.driver):
                 for said in code_notes(folder / grid.name, driven_cells(item, grid, quick)):
                     print(said)
-            failed = read_record(folder / FILE).failed if (folder / FILE).is_file() else []  # a merged pack has none
+            failed = read_record(folder / FILE).failed if (folder / FILE).is_file() else []
             record, path = collect(item, how, failed), record_path(records, item, how.mode)
             past = read_record(path) if path.is_file() else None
             own = len(record.cells)

@@ -40,7 +40,7 @@ class VmapClient:
     def fractions(self) -> Tensor:
         return self.holds
 
-    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
         def total(x: Tensor) -> tuple[Tensor, Tensor]:
             out = torch.func.functional_call(self.problem.model, self.problem.split(x), (batch.x,))
             losses = torch.stack(self.problem.losses(out, batch, [True] * len(self.problem.names))) * self.holds

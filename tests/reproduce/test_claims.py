@@ -10,6 +10,7 @@ from scipy import stats
 
 from polyfed.reproduce.claims import judge, kendall_p, tau, together
 from polyfed.reproduce.item import Claim, Grid, Item, Measure, Minutes, Published, Row
+from polyfed.reproduce.page import measured
 from polyfed.reproduce.record import Failed, Figures, Record
 
 Rows = dict[str, list[float | None]]
@@ -94,6 +95,25 @@ def test_runs_that_failed_are_seeds_without_a_figure() -> None:
     assert judge(item, claim, record).verdict == "seen"  # of another row
     record.failed = [Failed("g", "a", 5, "why")]
     assert judge(item, claim, record).verdict == "in part"
+
+
+def test_runs_that_diverged_count_as_the_measure_says() -> None:
+    item, claim = item_with({"a": A, "b": B}, {"kind": "greater", "row": "a", "than": ["b"]})
+    some: dict[str, list[float]] = {"a": [2.0, 2.1, 2.2], "b": [2.3]}
+    cells = [Figures("g", label, seed, {"m": v}) for label, values in some.items() for seed, v in enumerate(values)]
+    why = "'x' would be infinite, not a number or beyond 1e+15 after round 829, which is not taken."
+    record = Record("p", "i", "full", 6, cells=cells, failed=[Failed("g", "b", seed, why) for seed in (1, 2)])
+    assert judge(item, claim, record).verdict == "not seen"  # of b's only figure
+    low, claim = item_with({"a": A, "b": B}, {"kind": "greater", "row": "a", "than": ["b"]}, diverged=0.5)
+    part = judge(low, claim, record).parts[0]
+    assert part.verdict == "in part"
+    assert part.p == pytest.approx(stats.ttest_rel([2.0, 2.1, 2.2], [2.3, 0.5, 0.5], alternative="greater").pvalue)
+    record.cells = [cell for cell in cells if cell.row == "a"]
+    record.failed = [Failed("g", "b", seed, why) for seed in range(3)]
+    assert judge(low, claim, record).verdict == "seen"
+    record.failed[0] = Failed("g", "b", 0, "No memory.")
+    assert judge(low, claim, record).verdict == "in part"
+    assert measured(item.measure("m"), record, "g", "b") == "diverged (2)"
 
 
 def test_ratio_has_an_interval_on_the_log_scale() -> None:

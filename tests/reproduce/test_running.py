@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from polyfed.core.errors import BadInput, Interrupted
 from polyfed.reproduce.claims import judge_all
 from polyfed.reproduce.item import chosen
 from polyfed.reproduce.packing import merge_packs, write_pack
-from polyfed.reproduce.record import Record, read_record
+from polyfed.reproduce.record import FILE, Failed, Record, read_record
 from polyfed.reproduce.running import How, collect, folder_of, run_item, run_items
 from polyfed.reproduce.showing import write_item
 
@@ -159,9 +160,37 @@ def test_packs_have_no_path_of_the_machine_and_are_the_same_bytes(tmp_path: Path
     first = write_pack(tmp_path / "out", Path("a.zip")).read_bytes()
     assert write_pack(tmp_path / "out", Path("b.zip")).read_bytes() == first
     with zipfile.ZipFile("a.zip") as pack:
-        assert len(pack.namelist()) == 12 * 5 + 9 * 2
+        assert len(pack.namelist()) == 12 * 5 + 9 * 2 + 2  # and two records
         assert not any(str(tmp_path).encode() in pack.read(name) for name in pack.namelist())
     assert len(first) < 40_000
+
+
+@pytest.mark.usefixtures("toy")
+def test_packs_have_the_cells_that_failed() -> None:
+    item = chosen("toy-paper")[0]
+    how = How(quick=True, jobs=1, out=Path("first"))
+    run_items([item], how)
+    file = folder_of(item, how) / FILE
+    record = read_record(file)
+    lost = Failed(record.cells[-1].grid, record.cells[-1].row, record.cells[-1].seed, "It diverged.")
+    replace(record, cells=record.cells[:-1], failed=[lost]).write(file)
+    pack = write_pack(Path("first"), Path("a.zip"))
+    there = folder_of(item, replace(how, out=Path("second"))) / FILE
+    merge_packs([pack], Path("second"))
+    assert read_record(there).failed == [lost]
+    replace(record, cells=record.cells[:-1]).write(there)
+    for _ in range(2):
+        merge_packs([pack], Path("second"))
+        assert read_record(there).failed == [lost]
+    record.write(there)  # finished here
+    merge_packs([pack], Path("second"))
+    assert read_record(there).failed == []
+    broken = Path("broken.zip")
+    with zipfile.ZipFile(broken, "w") as made:
+        made.writestr("toy-paper/fig1/record.json", "{}")
+    with pytest.raises(BadInput, match=r"broken.zip: toy-paper/fig1/record.json is no record"):
+        merge_packs([broken], Path("third"))
+    assert not Path("third").exists()
 
 
 @pytest.mark.usefixtures("toy")

@@ -131,7 +131,7 @@ def test_a_theorem_about_plain_sgd_is_about_nothing_else(more: dict[str, Any]) -
 class Bowl:
     """A client whose loss is |w - 1|^2."""
 
-    def grad(self, x: Tensor, buffers: Tensor, batch: Any, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def grad(self, x: Tensor, buffers: Tensor, batch: Any, omega: Tensor, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
         return 2 * (x - 1), torch.zeros(1), buffers
 
     def loop(self, step: Any, carry: Any, *, steps: int, **_: Any) -> Any:

@@ -84,7 +84,7 @@ class CompiledAutograd(Autograd):
             torch.compiler.reset()  # which keeps what it has compiled with the code, and the memory of replays
 
     def grad(
-        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool]
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, holds: list[bool], *, losses: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
         return self._tried("_grad", x, buffers, batch, omega, holds)
 

@@ -47,8 +47,10 @@ class LoopClient:
     def data(self, split: str = "train") -> Batch:
         return self.federation.take(torch.from_numpy(self.federation.rows(split, self.place)))
 
-    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.autograd.grad(x, buffers, batch, omega, self.held)
+    def grad(
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, *, losses: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.autograd.grad(x, buffers, batch, omega, self.held, losses=losses)
 
     def jacobian(
         self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True

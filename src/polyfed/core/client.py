@@ -63,8 +63,13 @@ class GradientClient(Client, Protocol):
     @property
     def allowed(self) -> Tensor: ...
 
-    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after."""
+    def grad(
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, *, losses: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradient of sum_s omega_s f_s over the objectives held, the losses f (M,), and the buffers after.
+
+        losses: whether they are wanted; else those with omega_s = 0 may be left out, as 0.
+        """
         ...
 
     def jacobian(

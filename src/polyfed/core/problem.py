@@ -377,10 +377,11 @@ class Problem:
 
         params: the model's parameters by name, for losses that take them.
         """
+        zero = None if all(holds) else torch.zeros((), dtype=self.dtype, device=leaves(batch.x)[0].device)
         return [
             batch.mean(self.value(k, "loss", outputs, batch, params), self.labels[k]).to(self.dtype)
-            if held
-            else torch.zeros((), dtype=self.dtype, device=leaves(batch.x)[0].device)
+            if zero is None or held
+            else zero
             for k, held in enumerate(holds)
         ]
 

@@ -33,8 +33,8 @@ class Misreporting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> Gradient:
-        return self._falsified(*self._inner.grad(x, buffers, batch, omega))
+    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, *, losses: bool = True) -> Gradient:
+        return self._falsified(*self._inner.grad(x, buffers, batch, omega, losses=losses))
 
     def jacobian(self, x: Tensor, buffers: Tensor, batch: Batch, *, train: bool = True) -> Gradient:
         return self._falsified(*self._inner.jacobian(x, buffers, batch, train=train))

@@ -17,12 +17,13 @@ P-values are corrected by Holm over the parts of a claim. Fewer than three seeds
 most. Where every seed has the same difference, a t-test would be certain of it however few they are: a sign test takes
 its place, which five seeds can pass. A row without any spread has no F-test, and is seen in part at most. Rows whose
 seeds differ are compared by Welch's test. A target that was not reached counts as reached at the end of the grid's
-longest run, so that short runs win nothing by it. A row of which some seeds have no figure (a run that diverged) is
-seen in part at most. A claim is seen if all its parts are; in part if some part is seen, or at least half of them are
-in part; else not seen. Rows that a quick version leaves out are left out of its verdict; any other row that is missing
-makes the claim 'not run', and a whole grid that has not begun leaves it in part at most. A claim with `quick = false`
-is left to the whole item: its quick version says 'not run'. `than` and `rows` may name rows of another grid as
-'grid / row'. A trend with `than` is of how much each row is above its own.
+longest run, so that short runs win nothing by it. A run whose numbers have overflowed counts as what the measure says
+in `diverged`. A row of which some seeds have no figure (another run that failed) is seen in part at most. A claim is
+seen if all its parts are; in part if some part is seen, or at least half of them are in part; else not seen. Rows that
+a quick version leaves out are left out of its verdict; any other row that is missing makes the claim 'not run', and a
+whole grid that has not begun leaves it in part at most. A claim with `quick = false` is left to the whole item: its
+quick version says 'not run'. `than` and `rows` may name rows of another grid as 'grid / row'. A trend with `than` is of
+how much each row is above its own.
 """
 
 from __future__ import annotations
@@ -177,6 +178,8 @@ class _Asked:
         """A row's figures by seed; a target that was not reached counts as reached at the end of the longest run."""
         grid, row = self._place(row, grid)
         found = self.record.values(self.measure.name, grid, row)
+        if self.measure.diverged is not None:
+            found |= dict.fromkeys(self.record.diverged(grid, row), self.measure.diverged)
         if self.measure.take == "reach":
             ends = [getattr(cell, self.measure.cost, None) for cell in self.record.cells if cell.grid == grid]
             end = max((one for one in ends if one is not None), default=None)
@@ -193,7 +196,8 @@ class _Asked:
         places = [self._place(row, grid) for row in rows]
         cells = [cell for cell in self.record.cells if (cell.grid, cell.row) in places]
         few = self.measure.take != "reach" and any(cell.values.get(self.measure.name) is None for cell in cells)
-        few = few or any((one.grid, one.row) in places for one in self.record.failed)
+        failed = [one for one in self.record.failed if self.measure.diverged is None or not one.diverged]
+        few = few or any((one.grid, one.row) in places for one in failed)
         return replace(part, verdict="in part") if few and part.verdict == "seen" else part
 
     def published(self, row: str, grid: str) -> float | None:

@@ -78,10 +78,11 @@ class Measure(Table):
 
     name: what claims, published values and texts call it; of: 'left.accuracy', 'mean.loss', 'worst.accuracy',
     'first.loss' (the first objective's; or 'second') or a path in a line of metrics; split: 'train', 'valid' or 'test'
-    of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what
-    it costs to reach the target; cost: in what; limit: evaluations count until so much of the cost is spent, all if not
-    given; scale: a factor, or 'log10'; digits: after the point; column: whether the page's table has it, or drawings
-    and claims alone. With a driver, `name` alone counts: it gives the value.
+    of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what it costs
+    to reach the target; cost: in what; limit: evaluations count until so much of the cost is spent, all if not given;
+    diverged: what claims count a run whose numbers have overflowed as; scale: a factor, or 'log10'; digits: after the
+    point; column: whether the page's table has it, or drawings and claims alone. With a driver, `name` alone counts: it
+    gives the value.
     """
 
     name: Name
@@ -97,6 +98,7 @@ class Measure(Table):
     limit: Annotated[float, Field(gt=0)] | None = None
     quick_limit: Annotated[float, Field(gt=0)] | None = None
     better: Literal["higher", "lower"]
+    diverged: float | None = None
     scale: float | Literal["log10"] = 1.0
     digits: Annotated[int, Field(ge=0, le=8)] = 2
     column: bool = True

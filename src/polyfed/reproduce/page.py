@@ -15,7 +15,7 @@ import numpy as np
 from polyfed.core.errors import BadInput, nearest, shown
 from polyfed.reproduce.claims import Judged, Part, Word, judge_known, telling, together
 from polyfed.reproduce.item import Grid, Item, Measure, Paper, Row
-from polyfed.reproduce.record import Made, Record
+from polyfed.reproduce.record import Made, Record, place_of
 from polyfed.study.live import span
 from polyfed.study.statistics import FEWEST
 
@@ -100,7 +100,8 @@ def _table(item: Item, grid: Grid, records: Sequence[Record]) -> str:
 
 def _there(grid: Grid, records: Sequence[Record], told: Mapping[str, object]) -> list[Row]:
     """Rows that were run, or that the paper has."""
-    run = {cell.row for record in records for cell in record.cells if cell.grid == grid.name}
+    places = [place_of(one) for record in records for some in (record.cells, record.failed) for one in some]
+    run = {row for of, row, _ in places if of == grid.name}
     return [row for row in grid.rows if row.label in run or row.label in told]
 
 
@@ -113,14 +114,15 @@ def printed(measure: Measure, value: float | list[float] | None) -> str:
 
 
 def measured(measure: Measure, record: Record, grid: str, row: str) -> str:
-    """Mean and standard deviation over seeds; how often a target was reached, where that was not always."""
+    """Mean and standard deviation over seeds; how often a target was reached, or a run diverged, where one did."""
     found = list(record.values(measure.name, grid, row).values())
     there = [value for value in found if value is not None]
+    lost = len(record.diverged(grid, row))
     if not there:
-        return "not reached" if found and measure.take == "reach" else "-"
+        return f"diverged ({lost})" if lost else "not reached" if found and measure.take == "reach" else "-"
     spread = f" ± {measure.text(float(np.std(there, ddof=1)))}" if len(there) > 1 else ""
     few = f" ({len(there)} of {len(found)})" if len(there) < len(found) else ""
-    return f"{measure.text(float(np.mean(there)))}{spread}{few}"
+    return f"{measure.text(float(np.mean(there)))}{spread}{few}{f' ({lost} diverged)' if lost else ''}"
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ FORMAT = 1
 FILE = "record.json"
 POINTS = {"full": 60, "quick": 24}  # of a curve, at most
 DIGITS = 5
+OVERFLOWED = re.compile(r"infinite|finite numbers|not a number|NaN")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Failed:
     seed: int
     why: str
 
+    @property
+    def diverged(self) -> bool:
+        """Whether its numbers have overflowed, by what the run said."""
+        return bool(OVERFLOWED.search(self.why))
+
 
 @dataclass
 class Record:
@@ -103,6 +110,10 @@ class Record:
         """A measure of a row, by seed."""
         mine = [cell for cell in self.cells if cell.grid == grid and cell.row == row and measure in cell.values]
         return {cell.seed: cell.values[measure] for cell in sorted(mine, key=lambda cell: cell.seed)}
+
+    def diverged(self, grid: str, row: str) -> list[int]:
+        """The seeds of a row whose numbers have overflowed."""
+        return [one.seed for one in self.failed if (one.grid, one.row) == (grid, row) and one.diverged]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, numbers rounded."""
@@ -129,14 +140,28 @@ def as_text(table: Mapping[str, Any]) -> str:
 def read_record(path: Path) -> Record:
     """A record's file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path} is no record of an item that can be read: {cut(str(error), 80)}.") from error
+    return parse_record(data, path)
+
+
+def parse_record(data: bytes, where: Path | str) -> Record:
+    """What a record's file holds.
+
+    Args:
+        data: the file's bytes.
+        where: the file, as errors name it.
+    """
+    try:
+        found = json.loads(data)
         if found["format"] != FORMAT:
-            raise BadInput(f"{path} is of format {found['format']}; this version reads {FORMAT}: run the item again.")
+            raise BadInput(f"{where} is of format {found['format']}; this version reads {FORMAT}: run the item again.")
         named = {"made": Made, "cells": Figures, "curves": Curve, "failed": Failed}
         lists: dict[str, Any] = {key: [kind(**one) for one in found[key]] for key, kind in named.items()}
         return Record(**lists, **{key: found[key] for key in ("paper", "item", "mode", "wanted", "changes")})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path} is no record of an item that can be read: {cut(str(error), 80)}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{where} is no record of an item that can be read: {cut(str(error), 80)}.") from error
 
 
 def shipped() -> Path:
@@ -170,17 +195,18 @@ def joined(old: Record, new: Record) -> Record:
         old: a record.
         new: a later one of the same item.
     """
-    again = {_place(cell) for cell in new.cells}
-    kept = [cell for cell in old.cells if _place(cell) not in again]
+    again = {place_of(cell) for cell in new.cells}
+    kept = [cell for cell in old.cells if place_of(cell) not in again]
     made = [*_fewer(_without(old.made, new.made, len(old.cells) - len(kept)), len(kept)), *new.made]
-    found = replace(new, cells=sorted([*kept, *new.cells], key=_place), made=made)
+    found = replace(new, cells=sorted([*kept, *new.cells], key=place_of), made=made)
     found.curves = _together(old, new)
-    done, failed = {*map(_place, found.cells)}, {_place(one): one for one in (*old.failed, *new.failed)}
+    done, failed = {*map(place_of, found.cells)}, {place_of(one): one for one in (*old.failed, *new.failed)}
     found.failed = [one for place, one in failed.items() if place not in done]
     return found
 
 
-def _place(one: Figures | Failed) -> tuple[str, str, int]:
+def place_of(one: Figures | Failed) -> tuple[str, str, int]:
+    """Its grid, row and seed."""
     return one.grid, one.row, one.seed
 
 

@@ -151,12 +151,12 @@ def _borrow(cells: Iterable[Cell], out: Path, paper: Path) -> None:
 # where and when
 
 
-def _sign(paths: Iterable[Path]) -> None:
-    """Write beside what is finished where and when that was, once."""
+def _sign(paths: Iterable[Path], how: str = "") -> None:
+    """Write beside what is finished where and when that was, once; `how`: more words about the machine."""
     for path in paths:
         done = path.is_file() or (path / "result.json").is_file()
         if done and not signature(path).is_file():
-            write(signature(path), json.dumps(_here()).encode() + b"\n")
+            write(signature(path), json.dumps(_here(how)).encode() + b"\n")
 
 
 def signature(path: Path) -> Path:
@@ -164,8 +164,12 @@ def signature(path: Path) -> Path:
     return path / MADE if path.is_dir() else path.with_suffix(f".{MADE}")
 
 
-def _here() -> dict[str, Any]:
-    return {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "version": __version__}
+def _here(how: str = "") -> dict[str, Any]:
+    return {
+        "machine": ", ".join(filter(None, [machine(), how])),
+        "date": time.strftime("%Y-%m-%d"),
+        "version": __version__,
+    }
 
 
 def machine() -> str:

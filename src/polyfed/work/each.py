@@ -34,7 +34,7 @@ def updates(client: GradientClient, request: Request, options: LocalSteps) -> tu
     """Delta_si = x - x_si (M, d) of every objective held, the losses at x (M,), and the buffers, averaged over runs."""
     x, M = request["x"], len(client.holds)
     one = torch.eye(M, dtype=x.dtype, device=x.device)
-    runs = [descend(client, request, options, one[s]) for s in range(M)]
+    runs = [descend(client, request, options, one[s], losses=s == 0) for s in range(M)]
     held = client.holds
     deltas = torch.stack([x - w for w, _, _ in runs]) * held.unsqueeze(1)
     after = (torch.stack([b for _, b, _ in runs]) * held.unsqueeze(1)).sum(0) / held.sum().clamp(min=1)

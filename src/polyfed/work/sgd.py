@@ -110,18 +110,21 @@ def sgd(client: GradientClient, request: Request, options: LocalSteps) -> Arrays
 
 
 def descend(
-    client: GradientClient, request: Request, options: LocalSteps, omega: Tensor, first: Gradient | None = None
-) -> Gradient:
+    client: GradientClient, request: Request, options: LocalSteps, omega: Tensor, first: Gradient | None = None,
+    *, losses: bool = True,
+) -> Gradient:  # fmt: skip
     """Local steps on sum_s omega_s f_s: the model, the buffers, and the losses at the start.
 
-    first: the first step's gradient, where the client has it already.
+    first: the first step's gradient, where the client has it already; losses: whether those at the start are wanted.
     """
     x, lr = request["x"], options.lr
 
     def step(carry: Carry, batch: Batch, i: int) -> Carry:
         w, now_buffers, at_x, slots = carry
         known = first if i == 0 else None
-        g, now, now_buffers = known if known is not None else client.grad(w, now_buffers, batch, omega)
+        g, now, now_buffers = (
+            known if known is not None else client.grad(w, now_buffers, batch, omega, losses=losses and i == 0)
+        )
         if options.mu:
             g = g + options.mu * (w - x)
         u, slots = direction(shaped(g, w, options), slots, i, options)

@@ -94,7 +94,9 @@ class ManyClients:
     sizes: Sizes
     streams: Mapping[Loop, Sequence[Nested]] = field(default_factory=dict)
 
-    def grad(self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def grad(
+        self, x: Tensor, buffers: Tensor, batch: Batch, omega: Tensor, *, losses: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
         found: tuple[Tensor, Tensor, Tensor] = self.stacked.grad(x, buffers, omega, self.holds, batch)
         return found
 
