@@ -56,6 +56,14 @@ def test_alike_all_go_on_in_their_order() -> None:
     assert passed(lengths) == (list(range(50)), [])
 
 
+def test_infinite_lengths_are_the_farthest_whatever_the_median() -> None:
+    """With the guard off, or where most have diverged."""
+    guard = Guard(["its update"], False)
+    lengths = np.array([[1.0], [np.inf], [np.inf], [0.0], [np.inf]])
+    list(guard(stacks(lengths, [1] * len(lengths))))
+    assert guard.farthest() == {0: 0.0, 1: np.inf, 2: np.inf, 3: 0.0, 4: np.inf}
+
+
 @pytest.mark.parametrize("place", [0, 1, 7, 8, 30, 49])
 @pytest.mark.parametrize("row", [0, 1])
 def test_one_that_is_far_is_dropped_wherever_it_stands(place: int, row: int) -> None:

@@ -227,7 +227,9 @@ class Guard:
         if few.any() and not few.all():  # whoever is alone with an objective is measured by the others'
             median[few] = np.median(median[~few])
         median = median * (self._times if compared else 1.0)
-        return dict(zip(self.clients, (np.abs(every) / median).max(1).tolist(), strict=True))
+        with np.errstate(invalid="ignore"):
+            ratios = np.where(np.isinf(every), np.inf, np.abs(every) / median)  # though the median is infinite, too
+        return dict(zip(self.clients, ratios.max(1).tolist(), strict=True))
 
 
 def factor(clients: int) -> float:
