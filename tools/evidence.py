@@ -36,7 +36,7 @@ from polyfed.reproduce.driving import Driver, _compute, driven_cells, driver_of,
 from polyfed.reproduce.grids import cells_of, missing_of
 from polyfed.reproduce.item import Claim, Grid, Item, chosen
 from polyfed.reproduce.packing import write_pack
-from polyfed.reproduce.record import FILE, Failed, known, read_record
+from polyfed.reproduce.record import FILE, known, note_failure, place_of
 from polyfed.reproduce.running import How, _borrow, _sign, collect, folder_of
 from polyfed.study.running import DataOnce, Teller, broken, run_cell
 
@@ -75,9 +75,10 @@ def compares(claim: Claim, one: One) -> bool:
 
 
 def missing_cells(item: Item, out: Path) -> Iterator[One]:
-    """An item's cells that nobody has run, seed by seed where they are runs."""
+    """An item's cells that nobody has run, seed by seed where they are runs; those that diverge would again."""
     whole = [record for record in known(item) if record.mode == "full"]
-    have = {(cell.grid, cell.row, cell.seed) for record in whole for cell in record.cells}
+    have = {place_of(cell) for record in whole for cell in record.cells}
+    have |= {place_of(one) for record in whole for one in record.failed if one.diverged}
     for grid in item.grids:
         if missing_of(item, grid, False):
             continue
@@ -155,16 +156,11 @@ def work(cells: list[One], taken: Any, runner: Runner, log: Path, gpu: bool) -> 
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             broken(log.parent, one.cell, error) if not one.grid.driver else traceback.print_exc()
+        if why:
+            note_failure(folder_of(one.item, How(out=runner.out)) / one.grid.name / one.cell.name, why)
         said = {"at": f"{one.item.key}/{one.grid.name}", "row": one.cell.row, "seed": one.cell.seed, "why": why[:200]}
         with log.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**said, "s": round(time.perf_counter() - start, 1), "gpu": gpu}) + "\n")
-
-
-def failed_of(item: Item, log: Path) -> list[Failed]:
-    """An item's cells that did not come to their end, by the log."""
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
-    mine = [(line, *line["at"].rsplit("/", 1)) for line in lines if line["why"]]
-    return [Failed(grid, line["row"], line["seed"], line["why"]) for line, key, grid in mine if key == item.key]
 
 
 @contextmanager
@@ -226,8 +222,7 @@ def main() -> None:
     for item in items.values():
         how = How(out=asked.out)
         if (place := folder_of(item, how)).is_dir():
-            known_by_now = read_record(place / FILE).failed if (place / FILE).is_file() else []
-            collect(item, how, [*known_by_now, *failed_of(item, log)]).write(place / FILE)
+            collect(item, how).write(place / FILE)
     if asked.pack:
         print(f"pack: {write_pack(asked.out, asked.pack)}", file=sys.stderr)
 

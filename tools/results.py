@@ -16,7 +16,7 @@ from polyfed.reproduce.driving import Driven, code_notes, driven_cells
 from polyfed.reproduce.grids import cells_of
 from polyfed.reproduce.item import Grid, Item, chosen, items, papers
 from polyfed.reproduce.page import write_pages
-from polyfed.reproduce.record import FILE, Record, joined, known, read_record, record_path
+from polyfed.reproduce.record import Record, joined, known, read_record, record_path
 from polyfed.reproduce.running import How, collect, folder_of
 from polyfed.study.cells import Cell
 
@@ -53,12 +53,11 @@ def take(runs: Path, records: Path) -> None:
             for grid in (grid for grid in item.grids if grid.driver):
                 for said in code_notes(folder / grid.name, driven_cells(item, grid, quick)):
                     print(said)
-            failed = read_record(folder / FILE).failed if (folder / FILE).is_file() else []
-            record, path = collect(item, how, failed), record_path(records, item, how.mode)
+            record, path = collect(item, how), record_path(records, item, how.mode)
             past = read_record(path) if path.is_file() else None
             own = len(record.cells)
             if past is not None and not quick and record.changes == past.changes and not item.timed:
-                record = joined(_of_today(past, item), record) if own else record
+                record = joined(_of_today(past, item), record) if own or record.failed else record
             elif past is not None and own < len(past.cells):
                 continue  # what is quick, of changed settings or of another machine's time is whole or not taken
             if record.cells:

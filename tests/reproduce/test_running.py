@@ -16,9 +16,9 @@ from made_papers import use_made_papers
 from polyfed.core.door import Door
 from polyfed.core.errors import BadInput, Interrupted
 from polyfed.reproduce.claims import judge_all
-from polyfed.reproduce.item import chosen
+from polyfed.reproduce.item import Item, chosen
 from polyfed.reproduce.packing import merge_packs, write_pack
-from polyfed.reproduce.record import FILE, Failed, Record, read_record
+from polyfed.reproduce.record import Record, read_record
 from polyfed.reproduce.running import How, collect, folder_of, run_item, run_items
 from polyfed.reproduce.showing import write_item
 
@@ -160,37 +160,65 @@ def test_packs_have_no_path_of_the_machine_and_are_the_same_bytes(tmp_path: Path
     first = write_pack(tmp_path / "out", Path("a.zip")).read_bytes()
     assert write_pack(tmp_path / "out", Path("b.zip")).read_bytes() == first
     with zipfile.ZipFile("a.zip") as pack:
-        assert len(pack.namelist()) == 12 * 5 + 9 * 2 + 2  # and two records
+        assert len(pack.namelist()) == 12 * 5 + 9 * 2
         assert not any(str(tmp_path).encode() in pack.read(name) for name in pack.namelist())
     assert len(first) < 40_000
 
 
-@pytest.mark.usefixtures("toy")
-def test_packs_have_the_cells_that_failed() -> None:
-    item = chosen("toy-paper")[0]
-    how = How(quick=True, jobs=1, out=Path("first"))
-    run_items([item], how)
-    file = folder_of(item, how) / FILE
-    record = read_record(file)
-    lost = Failed(record.cells[-1].grid, record.cells[-1].row, record.cells[-1].seed, "It diverged.")
-    replace(record, cells=record.cells[:-1], failed=[lost]).write(file)
-    pack = write_pack(Path("first"), Path("a.zip"))
-    there = folder_of(item, replace(how, out=Path("second"))) / FILE
-    merge_packs([pack], Path("second"))
-    assert read_record(there).failed == [lost]
-    replace(record, cells=record.cells[:-1]).write(there)
+@pytest.fixture
+def diverging(toy: Path) -> Item:
+    """The made-up table with steps that are far too long in one row."""
+    text = (toy / "table1.toml").read_text()
+    text = text.replace("rounds = 6", 'rounds = 6\nguard = "off"', 1)
+    (toy / "table1.toml").write_text(text.replace("algorithm.lr = 0.5", "algorithm.lr = 1e9", 1))
+    return chosen("toy-paper/table1")[0]
+
+
+def test_packs_have_the_runs_that_failed(diverging: Item, tmp_path: Path) -> None:
+    how = How(jobs=1, out=tmp_path / "first")
+    record = run_item(diverging, how)
+    assert record.failed
+    assert all(one.diverged for one in record.failed)
+    pack = write_pack(how.out, Path("a.zip"))
+    with zipfile.ZipFile(pack) as entries:
+        assert sum(name.endswith(".failed.json") for name in entries.namelist()) == len(record.failed)
+        assert not any(str(tmp_path).encode() in entries.read(name) for name in entries.namelist())
     for _ in range(2):
         merge_packs([pack], Path("second"))
-        assert read_record(there).failed == [lost]
-    record.write(there)  # finished here
-    merge_packs([pack], Path("second"))
-    assert read_record(there).failed == []
-    broken = Path("broken.zip")
-    with zipfile.ZipFile(broken, "w") as made:
-        made.writestr("toy-paper/fig1/record.json", "{}")
-    with pytest.raises(BadInput, match=r"broken.zip: toy-paper/fig1/record.json is no record"):
-        merge_packs([broken], Path("third"))
-    assert not Path("third").exists()
+        assert collect(diverging, replace(how, out=Path("second"))).failed == record.failed
+    with pytest.raises(Interrupted):  # time is over before anything is done
+        run_item(diverging, replace(how, out=Path("second"), until=time.monotonic() - 1))
+    assert collect(diverging, replace(how, out=Path("second"))).failed == record.failed
+    other = replace(how, out=Path("second"), changes=("rounds=2",))
+    assert collect(diverging, other).failed == []  # a failure is of its settings
+
+
+WAITS = """
+from pathlib import Path
+
+
+def power(settings, seed):
+    return {"values": {"value": float(Path("number").read_text())}}
+"""
+
+
+def test_a_run_that_failed_and_is_finished_later_has_not_failed(toy: Path) -> None:
+    (toy / "fig1.py").write_text(WAITS)
+    (item,) = chosen("toy-paper/fig1")
+    assert len(run_item(item, How(jobs=2)).failed) == 9
+    Path("number").write_text("2")
+    assert run_item(item, How(jobs=1)).failed == []
+    with zipfile.ZipFile(write_pack(Path("runs/reproduce"), Path("a.zip"))) as pack:
+        assert len(pack.namelist()) == 9 * 2
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no JSON"])
+def test_a_pack_with_a_failure_that_cannot_be_read_changes_nothing(text: str) -> None:
+    with zipfile.ZipFile("bad.zip", "w") as made:
+        made.writestr("a/b/c/cell-seed0-1a2b3c4d.failed.json", text)
+    with pytest.raises(BadInput, match="no pack that can be read"):
+        merge_packs([Path("bad.zip")], Path("out"))
+    assert not Path("out").exists()
 
 
 @pytest.mark.usefixtures("toy")

@@ -226,9 +226,10 @@ class Guard:
         few = (every > 0).sum(0) < KNOWN
         if few.any() and not few.all():  # whoever is alone with an objective is measured by the others'
             median[few] = np.median(median[~few])
-        median = median * (self._times if compared else 1.0)
+        times = self._times if compared else np.ones(len(median))
         with np.errstate(invalid="ignore"):
-            ratios = np.where(np.isinf(every), np.inf, np.abs(every) / median)  # though the median is infinite, too
+            ratios = np.abs(every) / (median * times)
+        ratios[np.isinf(every) & np.isfinite(times)] = np.inf  # though the median is infinite, too
         return dict(zip(self.clients, ratios.max(1).tolist(), strict=True))
 
 

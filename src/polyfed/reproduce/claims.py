@@ -167,8 +167,9 @@ class _Asked:
         return [len(self.values(row, grid)) for grid in some for row in self._named if self.has(row, grid)]
 
     def begun(self, grid: str) -> bool:
-        """Whether some cell of a grid is there."""
-        return not grid or any(cell.grid == grid for cell in self.record.cells)
+        """Whether some cell of a grid is there, or has diverged and counts."""
+        lost = [one for one in self.record.failed if self.measure.diverged is not None and one.diverged]
+        return not grid or any(one.grid == grid for some in (self.record.cells, lost) for one in some)
 
     @property
     def _named(self) -> list[str]:
@@ -177,9 +178,7 @@ class _Asked:
     def values(self, row: str, grid: str) -> Values:
         """A row's figures by seed; a target that was not reached counts as reached at the end of the longest run."""
         grid, row = self._place(row, grid)
-        found = self.record.values(self.measure.name, grid, row)
-        if self.measure.diverged is not None:
-            found |= dict.fromkeys(self.record.diverged(grid, row), self.measure.diverged)
+        found = self.record.counted(self.measure, grid, row)
         if self.measure.take == "reach":
             ends = [getattr(cell, self.measure.cost, None) for cell in self.record.cells if cell.grid == grid]
             end = max((one for one in ends if one is not None), default=None)

@@ -56,7 +56,8 @@ class _Page:
 
     def mean(self, measure: str, grid: Grid, row: Row) -> tuple[float, float]:
         """Mean and standard deviation over seeds; NaN where there is none."""
-        found = [value for value in self.record.values(measure, grid.name, row.label).values() if value is not None]
+        asked = self.item.measure(measure)
+        found = [value for value in self.record.counted(asked, grid.name, row.label).values() if value is not None]
         if not found:
             return math.nan, 0.0
         return float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else 0.0

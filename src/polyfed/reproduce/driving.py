@@ -28,6 +28,7 @@ from polyfed.core.errors import BadInput, Interrupted, PolyfedError, cut
 from polyfed.core.settings import Settings
 from polyfed.reproduce.grids import driven, rows_of, seeds_of
 from polyfed.reproduce.item import Grid, Item, paper_folder
+from polyfed.reproduce.record import note_failure
 from polyfed.reproduce.sources import code_of
 from polyfed.run.directory import write
 from polyfed.study.runner import AGAIN
@@ -125,11 +126,14 @@ def _compute(driver: Driver, cell: Driven, out: Path) -> str:
     except PolyfedError as error:
         if isinstance(error, Interrupted):
             raise
+        note_failure(out / cell.name, str(error))
         return str(error)
     except Exception as error:
         with (out / "output.log").open("a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
-        return cut(f"{type(error).__name__}: {error}; the traceback is in {out / 'output.log'}.")
+        why = cut(f"{type(error).__name__}: {error}; the traceback is in {out / 'output.log'}.")
+        note_failure(out / cell.name, why)
+        return why
     found["seconds"] = time.perf_counter() - start
     write(out / cell.name, json.dumps(found).encode() + b"\n")
     print(f"{cell.row}, seed {cell.seed}: {found['seconds']:.1f} s", file=sys.stderr)

@@ -80,9 +80,9 @@ class Measure(Table):
     'first.loss' (the first objective's; or 'second') or a path in a line of metrics; split: 'train', 'valid' or 'test'
     of evaluate.splits, '' for the run's own; take: the mean of the `last` evaluations, the best one, or what it costs
     to reach the target; cost: in what; limit: evaluations count until so much of the cost is spent, all if not given;
-    diverged: what claims count a run whose numbers have overflowed as; scale: a factor, or 'log10'; digits: after the
-    point; column: whether the page's table has it, or drawings and claims alone. With a driver, `name` alone counts: it
-    gives the value.
+    diverged: what claims and figures count a run as whose numbers have overflowed, in the table's unit; scale: a
+    factor, or 'log10'; digits: after the point; column: whether the page's table has it, or drawings and claims alone.
+    With a driver, `name` alone counts: it gives the value.
     """
 
     name: Name

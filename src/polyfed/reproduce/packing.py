@@ -1,10 +1,10 @@
 """One small file of what there is: a later call, also on another machine, merges it and goes on from there.
 
 A pack is a zip with an entry PAPER/ITEM[-quick]/GRID/CELL/FILE for each file of a finished cell, or .../CELL.json of a
-driver's, and its signature, and PAPER/ITEM[-quick]/record.json, which says what failed. A cell's name carries the
-checksum of its settings, so that whoever has other settings runs them anew. Of metrics, every round stays, with the
-numbers that an item can measure; models stay behind. Of a run that is under way there is its newest checkpoint, unless
-that is large.
+driver's, and its signature, or .../CELL.failed.json, which says why there is none. A cell's name carries the checksum
+of its settings, so that whoever has other settings runs them anew. Of metrics, every round stays, with the numbers that
+an item can measure; models stay behind. Of a run that is under way there is its newest checkpoint, unless that is
+large.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import shutil
 import uuid
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from polyfed import __version__
 from polyfed.core.errors import BadInput, shown
-from polyfed.reproduce.record import FILE, Record, parse_record, place_of, read_record
+from polyfed.reproduce.record import FAILED, note_failure
 from polyfed.reproduce.running import MADE, signature
 from polyfed.run.directory import CHECKPOINT, RunDirectory, round_of, write
 
@@ -45,13 +44,10 @@ def write_pack(out: Path, file: Path) -> Path:
     made = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
     try:
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as pack:
-            for path in sorted({*_finished(out), *_under_way(out)}):
+            for path in sorted({*_finished(out), *_under_way(out), *_failed(out)}):
                 for name, data in _files(path):
                     entry = zipfile.ZipInfo((path.parent.relative_to(out) / name).as_posix(), EPOCH)
                     pack.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
-            for path in sorted(out.glob(f"*/*/{FILE}")):
-                entry = zipfile.ZipInfo(path.relative_to(out).as_posix(), EPOCH)
-                pack.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
         made.replace(file)
     finally:
         made.unlink(missing_ok=True)
@@ -64,7 +60,15 @@ def _finished(out: Path) -> Iterator[Path]:
         if signature(path.parent).is_file():
             yield path.parent
     for path in out.glob("*/*/*/*-seed*.json"):
-        if path.is_file() and not path.name.endswith(f".{MADE}") and signature(path).is_file():
+        if path.is_file() and not path.name.endswith((f".{MADE}", FAILED)) and signature(path).is_file():
+            yield path
+
+
+def _failed(out: Path) -> Iterator[Path]:
+    """What says why there is no cell."""
+    for path in out.glob(f"*/*/*/*{FAILED}"):
+        cell = path.with_name(path.name.removesuffix(FAILED))
+        if not (cell / "result.json").is_file() and not cell.with_name(f"{cell.name}.json").is_file():
             yield path
 
 
@@ -78,6 +82,9 @@ def _under_way(out: Path) -> Iterator[Path]:
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
     """A cell's files, by their names in the cell's folder's parent."""
+    if path.name.endswith(FAILED):
+        yield path.name, path.read_bytes()
+        return
     if path.is_file():
         yield path.name, path.read_bytes()
         yield signature(path).name, signature(path).read_bytes()
@@ -129,19 +136,21 @@ def _merge(file: Path, out: Path) -> tuple[int, int, list[str]]:
     try:
         with zipfile.ZipFile(file) as pack:
             cells: dict[PurePosixPath, list[zipfile.ZipInfo]] = {}
+            failures: dict[PurePosixPath, str] = {}
             for entry in pack.infolist():
-                cells.setdefault(_cell(entry, file), []).append(entry)
-            told = [cell for cell in cells if cell.name == FILE]
-            records = {path: parse_record(pack.read(cells.pop(path)[-1]), f"--merge {file}: {path}") for path in told}
+                if (cell := _cell(entry, file)).name.endswith(FAILED):
+                    failures[cell] = str(json.loads(pack.read(entry))["why"])
+                else:
+                    cells.setdefault(cell, []).append(entry)
             new = [cell for cell, files in cells.items() if not _known(out / cell, files)]
             for cell in new:
                 _place(pack, cells[cell], out / cell)
-            for path, record in records.items():
-                _tell(record, out / path)
+            for path, why in failures.items():
+                note_failure((out / path).with_name(path.name.removesuffix(FAILED)), why)
             signed = [entry for cell in new for entry in cells[cell] if entry.filename.endswith(MADE)]
             versions = {str(json.loads(pack.read(entry)).get("version")) for entry in signed}
             return len(new), len(cells) - len(new), sorted(versions - {__version__})
-    except (OSError, zipfile.BadZipFile, EOFError, ValueError) as error:
+    except (OSError, zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"--merge {file}: no pack that can be read ({type(error).__name__}).") from error
 
 
@@ -153,27 +162,15 @@ def _cell(entry: zipfile.ZipInfo, file: Path) -> PurePosixPath:
     run = len(words) == 5 and words[-1] in RUN_FILES
     driven = len(words) == 4 and words[-1].endswith(".json")
     state = len(words) == 6 and words[4] == "checkpoints" and bool(CHECKPOINT.fullmatch(words[5]))
-    told = len(words) == 3 and words[-1] == FILE
-    if not plain or not (run or driven or state or told) or entry.file_size > LARGEST:
+    if not plain or not (run or driven or state) or entry.file_size > LARGEST:
         raise BadInput(f"--merge {file} has an entry that is no cell's: {shown(entry.filename)}.")
-    if told:
+    if driven and words[-1].endswith(FAILED):
         return path
     return (
         PurePosixPath(*words[:4])
         if run or state
         else path.with_name(f"{words[-1].removesuffix(f'.{MADE}').removesuffix('.json')}.json")
     )
-
-
-def _tell(theirs: Record, path: Path) -> None:
-    """Put a record in place, or add to the one there what it lacks: the cells that failed, which have no files."""
-    if not path.is_file():
-        theirs.write(path)
-        return
-    record = read_record(path)
-    here = {*map(place_of, record.cells), *map(place_of, record.failed)}
-    more = [one for one in theirs.failed if place_of(one) not in here]
-    replace(record, failed=[*record.failed, *more]).write(path)
 
 
 def _known(path: Path, entries: Sequence[zipfile.ZipInfo]) -> bool:

@@ -119,7 +119,8 @@ def measured(measure: Measure, record: Record, grid: str, row: str) -> str:
     there = [value for value in found if value is not None]
     lost = len(record.diverged(grid, row))
     if not there:
-        return f"diverged ({lost})" if lost else "not reached" if found and measure.take == "reach" else "-"
+        none = ["not reached"] if found and measure.take == "reach" else []
+        return ", ".join([*none, *([f"diverged ({lost})"] if lost else [])]) or "-"
     spread = f" ± {measure.text(float(np.std(there, ddof=1)))}" if len(there) > 1 else ""
     few = f" ({len(there)} of {len(found)})" if len(there) < len(found) else ""
     return f"{measure.text(float(np.mean(there)))}{spread}{few}{f' ({lost} diverged)' if lost else ''}"
@@ -178,7 +179,8 @@ def _figure(asked: str, item: Item, records: Sequence[Record]) -> str:
     row = rest if slash else place
     for grid in grids:
         if any(one.label == row for one in grid.rows):
-            run = next((one for one in records if one.values(name, grid.name, row)), records[0])
+            known = (one for one in records if one.values(name, grid.name, row) or one.diverged(grid.name, row))
+            run = next(known, records[0])
             quick = " (quick)" if run is not records[0] else ""
             return measured(item.measure(name), run, grid.name, row) + quick
     raise BadInput(f"{item.key}: {{{asked}}} names no row. Found {shown(place)}.")
@@ -186,7 +188,9 @@ def _figure(asked: str, item: Item, records: Sequence[Record]) -> str:
 
 def _how(item: Item, record: Record) -> str:
     """Seeds, rounds, machine, date and command."""
-    seeds = sorted({len(record.values(item.measures[0].name, c.grid, c.row)) for c in record.cells})
+    first = item.measures[0].name
+    places = {(cell.grid, cell.row) for cell in record.cells}
+    seeds = sorted({len(record.values(first, *place)) + len(record.diverged(*place)) for place in places})
     rounds = sorted({cell.rounds for cell in record.cells if cell.rounds is not None})
     seconds = sum(cell.seconds or 0.0 for cell in record.cells)
     words = [f"{_span(seeds)} seed{'s' * (seeds != [1])} a row"] if seeds else []
@@ -195,10 +199,10 @@ def _how(item: Item, record: Record) -> str:
     words += [f"{'the quick version' if record.mode == 'quick' else 'the whole item'}"]
     words += [] if record.whole else [f"{len(record.cells)} of {record.wanted} runs so far"]
     words += [f"{len(record.failed)} failed"] if record.failed else []
-    first = ", ".join(words)
+    said = ", ".join(words)
     several = len(record.made) > 1
     where = [f"{'; '.join(_made(one, several) for one in record.made)}."] if record.made else []
-    return " ".join([f"{first[:1].upper()}{first[1:]}.", *where, f"`{_command(item, record)}`"])
+    return " ".join([f"{said[:1].upper()}{said[1:]}.", *where, f"`{_command(item, record)}`"])
 
 
 def _command(item: Item, record: Record) -> str:

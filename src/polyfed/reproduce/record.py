@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,14 +25,18 @@ from typing import Any
 import numpy as np
 
 from polyfed.core.errors import BadInput, cut
-from polyfed.reproduce.item import Item
+from polyfed.reproduce.item import Item, Measure
 from polyfed.run.directory import write
 
 FORMAT = 1
 FILE = "record.json"
+FAILED = ".failed.json"  # of a cell's name
 POINTS = {"full": 60, "quick": 24}  # of a curve, at most
 DIGITS = 5
-OVERFLOWED = re.compile(r"infinite|finite numbers|not a number|NaN")
+OVERFLOWED = re.compile(  # sentences of this package
+    "would be infinite, not a number or beyond|the model has left what they can train on|"
+    "A Gram matrix should hold finite numbers"
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,11 @@ class Record:
         """The seeds of a row whose numbers have overflowed."""
         return [one.seed for one in self.failed if (one.grid, one.row) == (grid, row) and one.diverged]
 
+    def counted(self, measure: Measure, grid: str, row: str) -> dict[int, float | None]:
+        """The same, with what the measure says of runs whose numbers have overflowed, where it does."""
+        lost = {} if measure.diverged is None else dict.fromkeys(self.diverged(grid, row), measure.diverged)
+        return self.values(measure.name, grid, row) | lost
+
     def to_json(self) -> dict[str, Any]:
         """As plain values, numbers rounded."""
         return {"format": FORMAT, **_rounded(asdict(self))}
@@ -140,28 +150,41 @@ def as_text(table: Mapping[str, Any]) -> str:
 def read_record(path: Path) -> Record:
     """A record's file."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path} is no record of an item that can be read: {cut(str(error), 80)}.") from error
-    return parse_record(data, path)
-
-
-def parse_record(data: bytes, where: Path | str) -> Record:
-    """What a record's file holds.
-
-    Args:
-        data: the file's bytes.
-        where: the file, as errors name it.
-    """
-    try:
-        found = json.loads(data)
+        found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
-            raise BadInput(f"{where} is of format {found['format']}; this version reads {FORMAT}: run the item again.")
+            raise BadInput(f"{path} is of format {found['format']}; this version reads {FORMAT}: run the item again.")
         named = {"made": Made, "cells": Figures, "curves": Curve, "failed": Failed}
         lists: dict[str, Any] = {key: [kind(**one) for one in found[key]] for key, kind in named.items()}
         return Record(**lists, **{key: found[key] for key in ("paper", "item", "mode", "wanted", "changes")})
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{where} is no record of an item that can be read: {cut(str(error), 80)}.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{path} is no record of an item that can be read: {cut(str(error), 80)}.") from error
+
+
+def failure_of(path: Path) -> Path:
+    """The file that says why there is no cell: beside a run's directory, or a driver's file."""
+    return path.with_name(f"{path.name.removesuffix('.json')}{FAILED}")
+
+
+def note_failure(path: Path, why: str) -> None:
+    """Keep why there is no cell, without the folder it is in, which is the machine's.
+
+    Args:
+        path: where the cell would be.
+        why: a sentence.
+    """
+    for folder in (path.parent.resolve(), path.parent):
+        why = why.replace(f"{folder}{os.sep}", "")
+    write(failure_of(path), json.dumps({"why": why}).encode() + b"\n")
+
+
+def failure(path: Path) -> str | None:
+    """Why there is no cell, where that is known."""
+    try:
+        return str(json.loads(failure_of(path).read_text(encoding="utf-8"))["why"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{failure_of(path)} does not say why a run failed; delete it.") from error
 
 
 def shipped() -> Path:

@@ -22,9 +22,22 @@ from polyfed.reproduce.driving import Driven, code_notes, drive, driven_cells, d
 from polyfed.reproduce.grids import cells_of, missing_of, rows_of
 from polyfed.reproduce.item import Draw, Grid, Item
 from polyfed.reproduce.measuring import points_of, value_of
-from polyfed.reproduce.record import FILE, POINTS, Curve, Failed, Figures, Made, Record, mean_curve, read_record
+from polyfed.reproduce.record import (
+    FILE,
+    POINTS,
+    Curve,
+    Failed,
+    Figures,
+    Made,
+    Record,
+    failure,
+    failure_of,
+    mean_curve,
+    note_failure,
+    read_record,
+)
 from polyfed.run.directory import RunDirectory, write
-from polyfed.study.cells import Cell
+from polyfed.study.cells import Cell, read_study
 from polyfed.study.compare import compare_grid
 from polyfed.study.runner import default_jobs
 
@@ -74,12 +87,11 @@ def run_item(item: Item, how: How) -> Record:
     grids = _with_data(item, how)
     if how.changes and (computed := [grid.name for grid in item.grids if grid.driver]):
         print(f"{item.key}: --set does not change what functions compute: {', '.join(computed)}.", file=sys.stderr)
-    failed: list[Failed] = []
     try:
         for grid in grids:
-            failed += _run_grid(item, grid, how)
+            _run_grid(item, grid, how)
     finally:
-        found = collect(item, how, failed)
+        found = collect(item, how)
         found.write(folder_of(item, how) / FILE)
     return found
 
@@ -98,32 +110,33 @@ def _with_data(item: Item, how: How) -> list[Grid]:
     return found
 
 
-def _run_grid(item: Item, grid: Grid, how: How) -> list[Failed]:
+def _run_grid(item: Item, grid: Grid, how: How) -> None:
     out = folder_of(item, how) / grid.name
     if grid.driver:
         every = driven_cells(item, grid, how.quick)
         if not every:
-            return []
+            return
         for said in code_notes(out, every):
             print(said, file=sys.stderr)
         jobs = _jobs(how) or default_jobs([{"engine": "auto"}], len(every))
         try:
-            failed = drive(driver_of(item, grid), every, out, jobs, how.until)
+            for name, why in drive(driver_of(item, grid), every, out, jobs, how.until).items():
+                note_failure(out / name, why)
         finally:
             _sign(file_of(out, cell) for cell in every)
-        return [Failed(grid.name, cell.row, cell.seed, failed[cell.name]) for cell in every if cell.name in failed]
+        return
     cells = cells_of(item, grid, how.quick, how.changes)
     if not cells.cells:
-        return []
+        return
     _borrow(cells.cells, out, how.out / item.paper)
     name = f"{item.paper}-{item.name}"
     try:
-        told = compare_grid(cells, name=name, out=out, jobs=_jobs(how), until=how.until, progress=how.progress)
+        compare_grid(cells, name=name, out=out, jobs=_jobs(how), until=how.until, progress=how.progress)
     finally:
+        for one in (read_study(out) or {"cells": []})["cells"]:  # also where time was over
+            if one["state"] == "failed":
+                note_failure(out / one["run"], one["why"])
         _sign(out / cell.name for cell in cells.cells)
-    return [
-        Failed(grid.name, one["row"], one["seed"], one["why"]) for one in told.about["cells"] if one["state"] != "done"
-    ]
 
 
 def _jobs(how: How) -> int | None:
@@ -157,6 +170,8 @@ def _sign(paths: Iterable[Path], how: str = "") -> None:
         done = path.is_file() or (path / "result.json").is_file()
         if done and not signature(path).is_file():
             write(signature(path), json.dumps(_here(how)).encode() + b"\n")
+        if done:
+            failure_of(path).unlink(missing_ok=True)
 
 
 def signature(path: Path) -> Path:
@@ -190,18 +205,16 @@ def machine() -> str:
 # what there is
 
 
-def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
-    """The record of what is finished in an item's folder.
+def collect(item: Item, how: How) -> Record:
+    """The record of what is finished in an item's folder, and of what failed.
 
     Args:
         item: which.
         how: how it was run.
-        failed: the cells that were not, as far as is known; those that are finished by now do not count.
     """
     changes = [] if all(grid.driver for grid in item.grids) else list(how.changes)  # no driver knows them
     record = Record(item.paper, item.name, how.mode, 0, changes=changes)
     made: dict[tuple[str, str, str], int] = {}
-    unmeasured: list[Failed] = []
     for grid in item.grids:
         out = folder_of(item, how) / grid.name
         curves: dict[tuple[str, str, str, str], list[Any]] = {}
@@ -210,9 +223,11 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
             try:
                 found = _figures(item, grid, cell, path, how.quick)
             except BadInput as error:  # of this run alone: the others' figures are worth as much
-                unmeasured.append(Failed(grid.name, cell.row, cell.seed, str(error)))
+                record.failed.append(Failed(grid.name, cell.row, cell.seed, str(error)))
                 continue
             if found is None:
+                if (why := failure(path)) is not None:
+                    record.failed.append(Failed(grid.name, cell.row, cell.seed, why))
                 continue
             figures, drawn = found
             record.cells.append(figures)
@@ -224,9 +239,6 @@ def collect(item: Item, how: How, failed: Sequence[Failed] = ()) -> Record:
             if (mean := mean_curve(runs, POINTS[how.mode])) is not None:
                 record.curves.append(Curve(grid.name, row, of, split, clock, *mean, runs=len(runs)))
     record.made = [Made(*key, cells=n) for key, n in made.items()]
-    done = {(cell.grid, cell.row, cell.seed) for cell in record.cells}
-    every = {(one.grid, one.row, one.seed): one for one in (*failed, *unmeasured)}
-    record.failed = [one for place, one in every.items() if place not in done]
     return record
 
 
