@@ -124,6 +124,13 @@ def test_an_unchanged_file_is_not_sent_again(here: Served) -> None:
     assert (again.status, again.body) == (304, b"")
 
 
+def test_a_browser_that_asks_for_an_icon_of_its_own_accord_gets_one(here: Served) -> None:
+    """It may before it has read the page; what is not found, its console says."""
+    found = here.get("/favicon.ico")
+    assert (found.status, found.headers["content-type"]) == (200, "image/svg+xml")
+    assert found.body == here.get("/web/icon.svg").body
+
+
 # a token
 
 

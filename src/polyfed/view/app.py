@@ -60,6 +60,7 @@ class View:
         routes = [
             Route("/", self._file),
             Route("/web/{name}", self._file),
+            Route("/favicon.ico", self._icon),
             Route("/api/events", self._events),
             Route("/api/runs", self._answers(self._selection)),
             Route("/api/front", self._answers(self._front)),
@@ -75,6 +76,10 @@ class View:
         if request.headers.get("if-none-match") == file.tag:
             return Response(status_code=304, headers=headers)
         return Response(file.data, headers=headers, media_type=file.kind)
+
+    async def _icon(self, request: Request) -> Response:
+        """A browser that has not read the page yet asks for its icon here."""
+        return Response(self._files["icon.svg"].data, media_type=KINDS[".svg"])
 
     async def _events(self, request: Request) -> Response:
         """The list, and then what changes in it, for as long as the page is open."""
