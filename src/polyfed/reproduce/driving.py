@@ -93,8 +93,8 @@ def driver_of(item: Item, grid: Grid) -> Driver:
     return found
 
 
-def drive(driver: Driver, cells: Iterable[Driven], out: Path, jobs: int, until: float) -> dict[str, str]:
-    """Compute the cells that are missing; by name, why some failed. `Interrupted` where time is over.
+def drive(driver: Driver, cells: Iterable[Driven], out: Path, jobs: int, until: float) -> None:
+    """Compute the cells that are missing, and note why some failed. `Interrupted` where time is over.
 
     Args:
         driver: the function.
@@ -106,16 +106,17 @@ def drive(driver: Driver, cells: Iterable[Driven], out: Path, jobs: int, until: 
     out.mkdir(parents=True, exist_ok=True)
     missing = [cell for cell in cells if not file_of(out, cell).is_file()]
     apart = jobs > 1 and "fork" in multiprocessing.get_all_start_methods()  # also one cell: it may begin CUDA
-    return _apart(driver, missing, out, jobs, until) if apart else _here(driver, missing, out, until)
+    if apart:
+        _apart(driver, missing, out, jobs, until)
+    else:
+        _here(driver, missing, out, until)
 
 
-def _here(driver: Driver, missing: list[Driven], out: Path, until: float) -> dict[str, str]:
-    failed = {}
+def _here(driver: Driver, missing: list[Driven], out: Path, until: float) -> None:
     for cell in missing:
         _check_time(until)
         if why := _compute(driver, cell, out):
-            failed[cell.name] = why
-    return failed
+            note_failure(out / cell.name, why)
 
 
 def _compute(driver: Driver, cell: Driven, out: Path) -> str:
@@ -126,24 +127,21 @@ def _compute(driver: Driver, cell: Driven, out: Path) -> str:
     except PolyfedError as error:
         if isinstance(error, Interrupted):
             raise
-        note_failure(out / cell.name, str(error))
         return str(error)
     except Exception as error:
         with (out / "output.log").open("a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
-        why = cut(f"{type(error).__name__}: {error}; the traceback is in {out / 'output.log'}.")
-        note_failure(out / cell.name, why)
-        return why
+        return cut(f"{type(error).__name__}: {error}; the traceback is in {out / 'output.log'}.")
     found["seconds"] = time.perf_counter() - start
     write(out / cell.name, json.dumps(found).encode() + b"\n")
     print(f"{cell.row}, seed {cell.seed}: {found['seconds']:.1f} s", file=sys.stderr)
     return ""
 
 
-def _apart(driver: Driver, missing: list[Driven], out: Path, jobs: int, until: float) -> dict[str, str]:
+def _apart(driver: Driver, missing: list[Driven], out: Path, jobs: int, until: float) -> None:
     """A process for each cell, some at a time; those that are under way when time is over are given up."""
     fork = multiprocessing.get_context("fork")
-    waiting, failed = list(missing), dict[str, str]()
+    waiting = list(missing)
     busy: dict[Any, tuple[Driven, Any]] = {}  # by the pipe to a process
     try:
         while waiting or busy:
@@ -160,12 +158,11 @@ def _apart(driver: Driver, missing: list[Driven], out: Path, jobs: int, until: f
                 why = _said(pipe)
                 process.join()
                 if why:
-                    failed[cell.name] = why
+                    note_failure(out / cell.name, why)
     finally:
         for _, process in busy.values():
             process.terminate()
             process.join()
-    return failed
 
 
 def _child(driver: Driver, cell: Driven, out: Path, pipe: Connection) -> None:

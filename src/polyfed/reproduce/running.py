@@ -120,8 +120,7 @@ def _run_grid(item: Item, grid: Grid, how: How) -> None:
             print(said, file=sys.stderr)
         jobs = _jobs(how) or default_jobs([{"engine": "auto"}], len(every))
         try:
-            for name, why in drive(driver_of(item, grid), every, out, jobs, how.until).items():
-                note_failure(out / name, why)
+            drive(driver_of(item, grid), every, out, jobs, how.until)
         finally:
             _sign(file_of(out, cell) for cell in every)
         return
